@@ -86,7 +86,7 @@ $(VENV42)/.stamp-pandas: $(VENV42)/.stamp-%: requirements-%.txt | $(VENV42)/.sta
 	@$*/bin/python $(PIP_INSTALL) --no-build-isolation --editable .
 	@touch $@
 
-build: setup ## Build what is in C in place: the native kernel, and huge pages
+build: setup ## Build the native kernel in place
 	@$(PY) setup.py --quiet build_ext --inplace
 
 lint: setup ## ruff, mypy --strict, the layers, dead code, repeated code and the English of texts

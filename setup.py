@@ -1,7 +1,7 @@
-"""Builds what is in C, the record kernel above all; everything else about the package is in pyproject.toml.
+"""Builds the record kernel, which is in C; everything else about the package is in pyproject.toml.
 
 It is optional: without a C compiler (or with one that fails) the build goes on and says so, and the installed package
-runs on the kernel's pure Python twin, which is slower and gives the same results, and its brokers in ordinary pages.
+runs on the kernel's pure Python twin, which is slower and gives the same results.
 """
 
 from __future__ import annotations
@@ -12,17 +12,9 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# The extensions, and what it means when one is not there.
-EXTENSIONS = {
-    "spark_kafkalite.records._kernel": (
-        "spark-kafkalite is installed without its native kernel and will use the slower pure Python one"
-    ),
-    "spark_kafkalite._huge_pages": "brokers will do without huge pages, and take a little more of the processor",
-}
-
 
 class BuildOptional(build_ext):
-    """Builds the extensions, and says on stderr which one was left out and what that means."""
+    """Builds the kernel, and says on stderr if it was left out and what that means."""
 
     def build_extension(self, extension: Extension) -> None:
         try:
@@ -33,24 +25,18 @@ class BuildOptional(build_ext):
     def announce_left_out(self, extension: Extension, error: Exception) -> None:
         print(
             f"\n*** WARNING: {extension.name} was NOT built: {error}\n"
-            f"*** {EXTENSIONS[extension.name]}.\n"
+            "*** spark-kafkalite is installed without its native kernel and will use the slower pure Python one.\n"
             "*** Install a C compiler (Debian: apt-get install gcc libc6-dev) and install again to have it.\n",
             file=sys.stderr,
             flush=True,
         )
 
 
-def optional_extensions() -> list[Extension]:
-    extensions = [
-        Extension(
-            name,
-            [name.replace(".", "/") + ".pyx"],
-            extra_compile_args=["-O3", "-g0"],
-            optional=True,  # also tells an editable install not to miss the file
-        )
-        for name in EXTENSIONS
-    ]
-    return cythonize(extensions, language_level=3)
+KERNEL = Extension(
+    "spark_kafkalite.records._kernel",
+    ["spark_kafkalite/records/_kernel.pyx"],
+    extra_compile_args=["-O3", "-g0"],
+    optional=True,  # also tells an editable install not to miss the file
+)
 
-
-setup(ext_modules=optional_extensions(), cmdclass={"build_ext": BuildOptional})
+setup(ext_modules=cythonize([KERNEL], language_level=3), cmdclass={"build_ext": BuildOptional})

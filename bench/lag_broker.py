@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from spark_kafkalite.cli.broker import parse_overrides
-from spark_kafkalite.huge_pages import use_huge_pages
 
 if TYPE_CHECKING:
     from spark_kafkalite.broker.server import Broker
@@ -31,8 +30,6 @@ def main(arguments: list[str]) -> int:
     """Run the broker of the command until it is stopped."""
     path, *command = arguments
     overrides = parse_overrides(tuple(value for name, value in itertools.pairwise(command) if name == "--override"))
-    # As the command does, and before the rest is loaded.
-    use_huge_pages()
     from spark_kafkalite.broker import event_loop
     from spark_kafkalite.broker.event_log import configure_logging
     from spark_kafkalite.broker.server import Broker

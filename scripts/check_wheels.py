@@ -31,7 +31,7 @@ from pathlib import Path
 
 warnings.simplefilter("error")
 import spark_kafkalite
-from spark_kafkalite import Admin, Consumer, Producer, _huge_pages
+from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.cluster import BrokerProcess
 

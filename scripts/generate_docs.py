@@ -163,7 +163,7 @@ def protocol_page() -> str:
         _, _, text = " ".join(summary.split()).partition(": ")
         versions = f"{api.min_version}-{api.max_version}"
         text = (text[:1].upper() + text[1:]).replace("``", "`")
-        advertised = api.advertised_from if api.is_advertised else "no"
+        advertised = "no" if api.brokers_only else api.advertised_from
         row = f"| {api.key} | {api.name} | {versions} | {advertised} | {text} |\n"
         (rows_off if api.is_off else rows).append(row)
     return GENERATED + _PROTOCOL_HEAD + "".join(rows) + _PROTOCOL_OFF + "".join(rows_off) + _PROTOCOL_REST

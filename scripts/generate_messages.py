@@ -326,64 +326,38 @@ def python_type(row: Row) -> str:
     return f"{name} | None" if row.nullable or row.type == "records" else name
 
 
-def default_expression(row: Row) -> str:
-    if row.default is not None:
-        return row.default
-    if row.type.startswith("[]"):
-        return "NEW_LIST"
-    if row.type in ("string", "bytes") and row.nullable == row.versions:
+def default_of_row(row: Row) -> str | None:
+    """The default that a field has to be given; None where it is what every field of its type starts as."""
+    if row.type in ("string", "bytes") and row.nullable == row.versions and row.default is None:
         return "None"
-    if row.type in ZERO_VALUES:
-        return ZERO_VALUES[row.type]
-    return "0" if re.fullmatch(r"u?int\d+", row.type) else f"{row.type}()"
+    new = {"NEW_LIST", f"{row.type}()", ZERO_VALUES.get(row.type, "0")}
+    return None if row.default in new else row.default
 
 
 def write_struct(struct: Struct, api: SchemaOfApi, kind: str) -> str:
-    lines = [f"class {struct.name}({'ApiMessage' if struct.is_message else 'Message'}):"]
     if struct.is_message:
-        lines.append(f'    """The body of {article(api.name)} {api.name} {kind}, versions {api_span(api)}."""')
+        bases = f"{kind.title()}Body, api_key=ApiKey.{api.key.name}"
+        text = f"The body of {article(api.name)} {api.name} {kind}, versions {api_span(api)}."
     else:
         versions = sorted({version for row in struct.rows for version in row.versions})
-        message = f"{api.name}{kind.title()}"
-        lines.append(f'    """Part of {message}, versions {span(versions[0], versions[-1])}."""')
-    lines += ["", *tuple_lines("__slots__", sorted(f'"{row.name}"' for row in struct.rows))]
-    if struct.is_message:
-        lines += [f"    API_KEY = ApiKey.{api.key.name}", f"    IS_REQUEST = {kind == 'request'}"]
-    lines += tuple_lines("SCHEMA", [schema_row(row) for row in struct.rows])
-    if not struct.rows:
-        return "\n".join(lines)
-    lines += ["", "    def __init__(", "        self,", "        *,"]
-    body = []
-    for row in struct.rows:
-        expression, annotation = default_expression(row), python_type(row)
-        value = row.name
-        if expression == "NEW_LIST":
-            value = f"[] if {row.name} is NEW_LIST else {row.name}"
-        elif expression.endswith("()"):
-            # A mutable default must be a new one every time.
-            annotation, value = f"{annotation} | None", f"{expression} if {row.name} is None else {row.name}"
-            expression = "None"
-        lines.append(f"        {row.name}: {annotation} = {expression},")
-        line = f"        self.{row.name} = {value}"
-        if len(line) > LINE_LENGTH:
-            body += [f"        self.{row.name} = (", f"            {value}", "        )"]
-        else:
-            body.append(line)
-    lines += ["    ) -> None:", *body]
-    return "\n".join(lines)
+        bases = "Message"
+        text = f"Part of {api.name}{kind.title()}, versions {span(versions[0], versions[-1])}."
+    lines = [f"class {struct.name}({bases}):", f'    """{text}"""']
+    declared = [line for row in struct.rows for line in field_lines(row)]
+    return "\n".join([*lines, "", *declared] if declared else lines)
 
 
-def schema_row(row: Row) -> str:
-    nullable_from = row.nullable[0] if row.nullable else None
-    return f'("{row.name}", "{row.type}", {row.versions[0]}, {row.versions[-1]}, {nullable_from}, {row.tag})'
-
-
-def tuple_lines(name: str, items: list[str]) -> list[str]:
-    """Write a class attribute as ruff would format it."""
-    line = f"    {name} = ({', '.join(items)}{',' if len(items) == 1 else ''})"
-    if len(line) <= LINE_LENGTH and not (name == "SCHEMA" and len(items) > 1):
+def field_lines(row: Row) -> list[str]:
+    """Write the declaration of a field as ruff would format it."""
+    arguments = f'"{row.type}", {row.versions[0]}, {row.versions[-1]}'
+    default = default_of_row(row)
+    for name, value in (("nullable_from", row.nullable[0] if row.nullable else None), ("tag", row.tag)):
+        arguments += f", {name}={value}" if value is not None else ""
+    arguments += f", default={default}" if default is not None else ""
+    line = f"    {row.name}: {python_type(row)} = field({arguments})"
+    if len(line) <= LINE_LENGTH:
         return [line]
-    return [f"    {name} = (", *(f"        {item}," for item in items), "    )"]
+    return [f"    {row.name}: {python_type(row)} = field(", f"        {arguments}", "    )"]
 
 
 def article(name: str) -> str:
@@ -400,9 +374,10 @@ def write_module(api: SchemaOfApi) -> str:
     for kind, structs in (("request", api.requests), ("response", api.responses)):
         parts += [write_struct(struct, api, kind) for struct in structs]
     body = "\n\n\n".join(parts)
-    helpers = [name for name in ("NEW_LIST", "ZERO_UUID", "ApiMessage") if re.search(rf"\b{name}\b", body)]
-    if re.search(r"\(Message\)", body):
-        helpers.append("Message")
+    helpers = ["Message"] if "(Message)" in body else []
+    helpers += ["RequestBody", "ResponseBody"]
+    if " = field(" in body:
+        helpers.append("field")
     imports = "from spark_kafkalite.wire.api_keys import ApiKey\n"
     imports += f"from spark_kafkalite.wire.message import {', '.join(helpers)}\n"
     if "Buffer" in body:

@@ -467,6 +467,12 @@ class InvalidTransactionTimeout(KafkaError):
     code = 50
 
 
+class TransactionCoordinatorFenced(KafkaError):
+    """Another broker coordinates this transaction since."""
+
+    code = 52
+
+
 class UnsupportedSaslMechanism(KafkaError):
     """The broker does not offer this SASL mechanism."""
 
@@ -647,6 +653,18 @@ class ResourceNotFound(KafkaError):
     """There is no such resource."""
 
     code = 91
+
+
+class DuplicateResource(KafkaError):
+    """A request names one resource twice."""
+
+    code = 92
+
+
+class UnacceptableCredential(KafkaError):
+    """A credential does not meet the broker's requirements."""
+
+    code = 93
 
 
 class UnknownTopicId(StaleMetadataError):

@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.prefixed_settings import SIMILAR, SettingPrefix
 from spark_kafkalite.redaction import REDACTED, ShownSettings, is_key_or_token, is_secret, shown_name
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ _EXPECTED = {"boolean": "Expected value to be either true or false", "list": "Ex
 _BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _PROPERTY = r"(?s)(?P<name>(?:\\.|[^\\ \t\f=:])*)(?P<separator>[ \t\f]*[=:]|[ \t\f]+|)[ \t\f]*(?P<value>.*)"
-# How similar a name must be to be what was meant: another one may do harm.
-_SIMILAR: Final = 0.75
 
 _INTEGER_RANGE = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
 
@@ -199,6 +198,8 @@ class SettingGroup:
     instead: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     # Of settings that Apache Kafka has and that may be given here without an effect: why they need none.
     without_effect: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    # Names under which some of the settings may be given for a part alone. Values under them have no default.
+    prefix: SettingPrefix | None = None
     _by_name: dict[str, Setting] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -209,10 +210,21 @@ class SettingGroup:
         return iter(self.settings)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._by_name
+        return name in self._by_name or (self.prefix is not None and self.prefix.split(name) is not None)
 
     def __getitem__(self, name: str) -> Setting:
-        return self._by_name[name]
+        if name in self._by_name or self.prefix is None or (found := self.prefix.split(name)) is None:
+            return self._by_name[name]
+        part, of_all = found
+        own_name, dynamic = self.prefix.join(part, of_all), of_all in self.prefix.dynamic
+        setting = self._by_name[of_all]
+        return replace(setting, name=own_name, default=None, synonyms=(), elsewhere=(), dynamic=dynamic)
+
+    def part_of(self, name: str) -> str | None:
+        """Return the part that a known setting is given for, in lower case; None for a setting of the whole."""
+        if self.prefix is None or (found := self.prefix.split(name)) is None:
+            return None
+        return found[0]
 
     def defaults(self) -> dict[str, Any]:
         """Return every setting's default under its name."""
@@ -231,9 +243,9 @@ class SettingGroup:
             raise self._unknown_error(unknown)
         parsed: dict[str, Any] = ShownSettings()
         for name, value in raw.items():
-            if value is None or name not in self._by_name:
+            if value is None or name not in self:
                 continue
-            setting = self._by_name[name]
+            setting = self[name]
             checked = setting.parse(value)
             if name == setting.name or raw.get(setting.name) is None:
                 parsed[setting.name] = checked
@@ -264,13 +276,15 @@ class SettingGroup:
 
     def unknown(self, names: Iterable[str]) -> list[str]:
         """Return those of ``names`` that are not settings of this group."""
-        return [name for name in names if name not in self._by_name]
+        return [name for name in names if name not in self]
 
     def hint(self, name: str) -> str:
         """Return what replaces a setting of Apache Kafka here, else '; did you mean ...?' with the nearest setting, or
         an empty text."""
         if name in self.instead:
             return f": {self.instead[name]}"
+        if self.prefix is not None and (refused := self.prefix.refused(name, self._by_name)) is not None:
+            return f": {refused} is one value for all, and cannot be given for one {self.prefix.part}"
         near = self.nearest(name)
         return "" if near is None else f"; did you mean {near!r}?"
 
@@ -278,8 +292,10 @@ class SettingGroup:
         """Return the setting that other clients call so, or else the one of the most similar name; None without."""
         import difflib  # for mistakes only: a broker starts without it
 
+        if self.prefix is not None and name.startswith(self.prefix.text):
+            return self.prefix.nearest(name)
         near = [setting.name for setting in self.settings if name in setting.elsewhere]
-        near = near or difflib.get_close_matches(name, self._by_name, n=1, cutoff=_SIMILAR)
+        near = near or difflib.get_close_matches(name, self._by_name, n=1, cutoff=SIMILAR)
         return near[0] if near else None
 
 

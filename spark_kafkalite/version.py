@@ -17,7 +17,6 @@ WHEEL: Final = f"./spark_kafkalite-{VERSION}-*.whl"
 
 # The extras that a message may name, each with its libraries as pyproject.toml has them.
 LIBRARIES: Final = {
-    "avro": ("fastavro>=1.10",),
     "delta": ("deltalake>=1.6",),
     "kerberos": ("gssapi>=1.8", "krb5>=0.10"),
     "registry": ("confluent-kafka[schemaregistry]>=2.8", "fastavro>=1.10"),

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
+from spark_kafkalite.broker.authentication.authentication import Authentication
+from spark_kafkalite.broker.authentication.scram_users import ScramUsers
+from spark_kafkalite.broker.authorization.acl_admin import AclAdmin
+from spark_kafkalite.broker.coordinators import Coordinators
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.network.inner_wire import InnerWire
@@ -24,7 +27,6 @@ from spark_kafkalite.broker.recovery_answer import RecoveryAnswer
 from spark_kafkalite.broker.replication.comparison import Comparison
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
-from spark_kafkalite.broker.requests.coordination import Coordination
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
@@ -39,6 +41,7 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
 from spark_kafkalite.coordinator.groups.members import GroupLimits
+from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState
@@ -69,20 +72,22 @@ class BrokerContext:
     topic_settings: TopicSettings
     topics: TopicAdmin
     retention: Retention
-    offsets_host: InternalTopicHost
-    group_shards: GroupShards
+    coordinators: Coordinators
     groups: GroupCoordinator
-    coordination: Coordination
     lease: RegistryLease
     listeners: dict[str, Listener]
     inner_wire: InnerWire
     peers: Peers
     gate: Gate
+    users: ScramUsers
+    authentication: Authentication
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     # None in a broker on its own, which follows nobody.
     comparison: Comparison | None = None
     # None in a broker with a registry of its own.
     recovery_answer: RecoveryAnswer | None = None
+    # None in a broker without an authorizer.
+    acls: AclAdmin | None = None
     # None in a broker that serves no metrics.
     meters: Meters | None = None
 
@@ -103,8 +108,8 @@ class BrokerContext:
 
     def not_coordinating(self) -> BrokerContext:
         """Return the same for a broker that coordinates no group: its handlers answer that in their APIs' own ways."""
-        none: GroupShards = Shards(self.offsets_host, partial(GroupsState, GroupLimits()), self.clock)
-        return replace(self, group_shards=none, groups=GroupCoordinator(none, self.clock, 0))
+        none: GroupShards = Shards(self.coordinators[GROUPS].host, partial(GroupsState, GroupLimits()), self.clock)
+        return replace(self, groups=GroupCoordinator(none, self.clock, 0))
 
     async def work(self, exchange: Exchange, work: Work[T]) -> T:
         """Return the result of a coroutine handler's work, done in slices, and inside the gate if it is long."""

@@ -13,8 +13,12 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from typing import Final
 
 from spark_kafkalite.printable import PrintableFormatter
+
+# Under Kafka's name: what clients were denied (``authorization.audit``).
+AUDIT_LOGGER: Final = "kafka.authorizer.logger"
 
 # In UTC: hosts of one cluster may be in several time zones, and clocks of one go back by an hour a year.
 _FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
@@ -26,10 +30,11 @@ def configure_logging(level: str) -> None:
     formatter = PrintableFormatter(_FORMAT, datefmt="%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
-    logger = logging.getLogger("spark_kafkalite")
-    logger.handlers[:] = [handler]
-    logger.propagate = False
-    logger.setLevel(level)
+    for name in ("spark_kafkalite", AUDIT_LOGGER):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.propagate = False
+        logger.setLevel(level)
 
 
 class QuietLog:

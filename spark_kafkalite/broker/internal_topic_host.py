@@ -1,17 +1,16 @@
-"""The broker's side of one internal topic: creates it, appends to it, reads it, and reports leadership changes.
+"""The broker's side of one internal topic: creates it, appends to it and reads it.
 
 The modules in ``coordinator/`` use neither logs nor brokers. They call an :class:`InternalTopicHost`:
 
 - ``append_committed`` appends a batch under the leader epoch of the caller's loaded state, as a Produce with
   ``acks=all`` does. It completes when the high watermark has passed the batch and, if the topic asks for that, the log
   is flushed. A partition with another leader epoch refuses the batch.
-- ``read_committed`` yields the batches from the log's start to its end at the time of the call. Before that it waits
+- ``read_replicated`` yields the batches from the log's start to its end at the time of the call. Before that it waits
   until the high watermark has passed that end, because the cluster may lose records that are not committed. Threads
   read the log in pieces, so that loading a large log does not stall the broker.
 
-The controller creates the topic like any other, on the first request for a coordinator. A partition reports when this
-broker begins and ceases to lead it (:meth:`InternalTopicHost.role_changed`). Then the coordinator loads or discards the
-partition's shard.
+The controller creates the topic like any other, on the first request for a coordinator. What this broker coordinates of
+it is ``broker.coordinators``'.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import logging
 import shlex
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import IoThreads, Lane
@@ -32,7 +31,6 @@ from spark_kafkalite.broker.requests.page_cache import look_up
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
-from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     CorruptMessage,
@@ -141,7 +139,7 @@ class InternalTopicHost:
             _Appended(hosted, leader_epoch, appended, done)
         return done
 
-    async def read_committed(self, partition: int) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
+    async def read_replicated(self, partition: int) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
         """Yield the batches that the log contains at the call, after all of them are committed.
 
         Raises the errors of Partition.check_leader if this broker ceases to lead meanwhile. Raises CorruptMessage (2)
@@ -206,18 +204,6 @@ class InternalTopicHost:
         # The caller may have cancelled the future.
         answer.add_done_callback(lambda _: question.drop())
         return answer
-
-    # Leadership -----------------------------------------------------------------------------------------------------
-
-    def role_changed(self, shards: Shards[Any], partition: Partition) -> None:
-        """Load or discard a partition's shard, if it is a partition of this topic."""
-        topic, number = partition.topic_partition
-        if topic != self.topic.name:
-            return
-        if partition.is_leader:
-            shards.lead(number, partition.leader_epoch)
-        else:
-            shards.resign(number)
 
 
 def _find(hosted: Partition, leader_epoch: int, offset: int, until_offset: int) -> LogSlice | None:

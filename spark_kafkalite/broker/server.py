@@ -11,9 +11,9 @@ order, as after a failed start. A stop has these steps:
 6. It flushes and closes the logs and writes the clean-shutdown markers.
 7. It closes the registry.
 
-At SIGHUP the broker reads its properties file again and applies the dynamic settings. A broker at a terminal stops
-instead, because SIGHUP means that the terminal was closed. At SIGUSR1 the broker logs the stacks of all threads and
-tasks (``stacks``).
+At SIGHUP the broker reads its properties file and its certificates again, and applies the dynamic settings. A broker at
+a terminal stops instead, because SIGHUP means that the terminal was closed. At SIGUSR1 the broker logs the stacks of
+all threads and tasks (``stacks``).
 
 If a broker loses its session with a shared registry, it continues without leading anything until it has a new session
 (``registry.cluster.membership``). The embedded registry can fail only with its disk. Then the broker stops with exit
@@ -168,7 +168,10 @@ class Broker:
         if self._is_at_terminal:
             logger.info("SIGHUP: the terminal of broker %d is gone", self.config.broker_id)
             self.stop()
-        elif self._read_config is None:
+            return
+        if self._start.tls_reload is not None:
+            self._start.tls_reload.soon()
+        if self._read_config is None:
             logger.info(
                 "SIGHUP: broker %d was started without --config, and has no file to read", self.config.broker_id
             )

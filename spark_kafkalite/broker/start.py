@@ -25,7 +25,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from spark_kafkalite.broker.authentication.authentication import Authentication
+from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
+from spark_kafkalite.broker.authentication.scram_users import ScramUsers
+from spark_kafkalite.broker.authorization.acl_admin import AclAdmin
+from spark_kafkalite.broker.authorization.authorizer import Authorizer
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.coordinators import Coordinators
 from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
 from spark_kafkalite.broker.event_loop import BrokerLoop
 from spark_kafkalite.broker.hung_disks import HungDisks, hang_limit_s
@@ -38,6 +44,7 @@ from spark_kafkalite.broker.metrics.health import BrokerHealth, BrokerState
 from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
+from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener, address_text
 from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
@@ -51,12 +58,14 @@ from spark_kafkalite.broker.replication.replication import Replication
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.replication.unproven_logs import UnprovenLogs
 from spark_kafkalite.broker.requests import handlers
-from spark_kafkalite.broker.requests.coordination import Coordination
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
+from spark_kafkalite.broker.requests.fetch_rechecks import FetchRechecks
+from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.secret_keeper import SecretKeeper, check_secret_file
+from spark_kafkalite.broker.settings.authorization_settings import has_authorizer, super_users
 from spark_kafkalite.broker.settings.cluster_defaults import known_brokers, weaknesses
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
@@ -67,6 +76,7 @@ from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
 from spark_kafkalite.broker.standalone.log_dirs_survey import stored_cluster_id
 from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
+from spark_kafkalite.broker.tls_reload import TlsReload
 from spark_kafkalite.broker.upkeep.cleaner import Cleaner
 from spark_kafkalite.broker.upkeep.disk_watch import DiskWatch
 from spark_kafkalite.broker.upkeep.retention import Retention
@@ -75,8 +85,8 @@ from spark_kafkalite.clock import Clock
 from spark_kafkalite.collector import Collector
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
-from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
-from spark_kafkalite.coordinator.shards import Shards
+from spark_kafkalite.coordinator.groups.groups_state import GroupsState
+from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import KafkaliteError, KafkaStorageError
 from spark_kafkalite.log.directories.runs import boot_id
 from spark_kafkalite.log.directories.unopened import LogLimit
@@ -84,7 +94,10 @@ from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.model import BrokerId, Incarnation
+from spark_kafkalite.registry.acl_changes import has_acls
+from spark_kafkalite.registry.cluster.acl_watch import AclFollower
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs
 from spark_kafkalite.registry.cluster.membership import ClusterMembership, OpenStore
 from spark_kafkalite.registry.cluster.registration import DuplicateBrokerId
 from spark_kafkalite.registry.cluster.session import RegistrySession
@@ -113,10 +126,15 @@ class _Ground:
     descriptors: Descriptors
     memory: RequestMemory
     inner_wire: InnerWire
+    tls: BrokerTls
     peers: Peers
     health: BrokerHealth
     # None in a broker that serves no metrics.
     metrics: MetricsEndpoint | None
+    # The settings of users and clients in the registry.
+    entities: EntityConfigs
+    # None in a broker without an authorizer.
+    authorizer: Authorizer | None
 
     @property
     def meters(self) -> Meters | None:
@@ -140,17 +158,27 @@ class _Registry:
 
     membership: ClusterMembership
     own: OwnRegistry | None
+    users: ScramUsers
 
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
     """The coordinator of groups, and the objects that it uses."""
 
-    offsets_host: InternalTopicHost
-    shards: GroupShards
     expiry: OffsetExpiry
     coordinator: GroupCoordinator
-    coordination: Coordination
+
+
+def _authorizer(config: BrokerConfig) -> Authorizer | None:
+    if not has_authorizer(config.values):
+        return None
+    return Authorizer(super_users(config.values), allows_everyone=config["allow.everyone.if.no.acl.found"])
+
+
+def _follower(authorizer: Authorizer | None) -> AclFollower | None:
+    if authorizer is None:
+        return None
+    return AclFollower(authorizer.put, lambda: [resource for resource, _ in authorizer.acls.resources()])
 
 
 class BrokerStart:
@@ -185,6 +213,8 @@ class BrokerStart:
         self.metrics_address: str | None = None
         # The settings in force; None until the start has begun.
         self.settings: DynamicConfig | None = None
+        # None until the broker has joined the cluster.
+        self.tls_reload: TlsReload | None = None
         self._clock = clock
         self._fs = fs
         self._open_store = open_store
@@ -223,13 +253,16 @@ class BrokerStart:
         ground.health.enter(BrokerState.STARTING)
         acceptor, listeners = self._bind(ground, storage)
         topics = self._make_topics(ground, storage, registry, acceptor)
-        groups = self._make_groups(ground, storage, topics)
-        context = self._make_context(ground, storage, registry, topics, groups, listeners)
+        coordinators = Coordinators(ground.lease, self._clock)
+        storage.services.on_role_change.append(coordinators.role_changed)
+        groups = self._make_groups(ground, storage, topics, coordinators)
+        context = self._make_context(ground, storage, registry, topics, coordinators, groups, listeners)
         dispatcher = Dispatcher(context, meter=None if ground.meters is None else ground.meters.requests)
         replication = self._start_replication(ground, storage, registry, context)
         if ground.metrics is not None:
             ground.metrics.serve_broker(context, acceptor, replication)
         await self._join_cluster(ground, storage, registry, listeners, proven)
+        self._keep_certificates(ground, storage)
         self._watch_disks(ground, storage)
         self._undo.push_async_callback(_quiesce, acceptor, dispatcher, storage)
         self._undo.callback(ground.health.enter, BrokerState.SHUTTING_DOWN)
@@ -250,8 +283,13 @@ class BrokerStart:
             config.inner_listener.name,
             is_for_brokers_alone=config.inner_listener_is_for_brokers_alone,
         )
+        tls = BrokerTls(config)
+        for warning in tls.warnings():
+            logger.warning("%s", warning)
         peer_settings = PeerSettings(
-            config["replica.socket.timeout.ms"] / 1000, config["replica.socket.receive.buffer.bytes"]
+            config["replica.socket.timeout.ms"] / 1000,
+            config["replica.socket.receive.buffer.bytes"],
+            tls.peer_channel,
         )
         peers = self.make_peers(loop, slices, lambda: inner_wire.identity, peer_settings)
         self._undo.callback(peers.close)
@@ -274,9 +312,12 @@ class BrokerStart:
             Descriptors(raise_limit(), serves_registry=config.registry_listener is not None),
             RequestMemory(config["queued.max.request.bytes"]),
             inner_wire,
+            tls,
             peers,
             health,
             metrics,
+            EntityConfigs(),
+            _authorizer(config),
         )
 
     def _lock_log_dirs(self, ground: _Ground) -> _Storage:
@@ -324,11 +365,14 @@ class BrokerStart:
             own = OwnRegistry(config, storage.logs, storage.evidence, self._clock)
             self._undo.callback(own.close)
             open_store = own.open_session
+        users = ScramUsers(ground.entities, lambda: membership.session.store)
         membership = ClusterMembership(
             open_store,
             partial(
                 RegistrySession,
                 view=ground.view,
+                entities=ground.entities,
+                acls=_follower(ground.authorizer),
                 broker_id=BrokerId(config.broker_id),
                 clock=self._clock,
                 slices=ground.slices,
@@ -363,7 +407,13 @@ class BrokerStart:
             )
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
-        return _Registry(membership, own)
+        await users.start()
+        if ground.authorizer is None and await has_acls(membership.session.store):
+            logger.warning(
+                "this broker does not obey the ACLs in the registry, and its clients may do everything: set "
+                "authorizer.class.name as on the other brokers"
+            )
+        return _Registry(membership, own, users)
 
     async def _get_secret(self, ground: _Ground, storage: _Storage, registry: _Registry) -> None:
         """Get the cluster secret if there may be other brokers, and check that these brokers accept it."""
@@ -396,7 +446,7 @@ class BrokerStart:
         # Only after the load: before it a clean-shutdown marker would be wrong.
         self._undo.callback(lambda: logs.shutdown(replicas.high_watermarks()))
         # Only now: the load runs in a thread, and raises an error itself if no directory is left.
-        logs.on_offline = partial(self._directory_failed, storage)
+        logs.on_offline.append(partial(self._directory_failed, storage))
         # Settings may have changed while the logs were loaded.
         logs.update_configs()
         follow = partial(_settings_changed, storage)
@@ -426,9 +476,11 @@ class BrokerStart:
             ground.memory,
             ground.descriptors,
             ground.inner_wire,
+            ground.tls,
             lambda: len(logs),
         )
         self._undo.callback(acceptor.close)
+        acceptor.authorizer = ground.authorizer
         listeners = acceptor.bind()
         first = self._first_for_clients(listeners)
         self.address = address_text(first.advertised_host, first.advertised_port)
@@ -452,19 +504,16 @@ class BrokerStart:
             connections=lambda: len(acceptor),
         )
 
-    def _make_groups(self, ground: _Ground, storage: _Storage, topics: TopicAdmin) -> _Groups:
+    def _make_groups(
+        self, ground: _Ground, storage: _Storage, topics: TopicAdmin, coordinators: Coordinators
+    ) -> _Groups:
         """Make the coordinator of groups. It takes over groups when this broker begins to lead their partitions."""
         config, settings = self.config, ground.settings
-        offsets_host = InternalTopicHost(
+        host = InternalTopicHost(
             offsets_topic(config.values), ground.slices, storage.io, ground.view, topics, storage.replicas
         )
-        shards = Shards(
-            offsets_host,
-            partial(GroupsState, group_limits(config.values)),
-            self._clock,
-        )
-        coordination = Coordination(ground.lease, offsets_host, self._clock)
-        storage.services.on_role_change = partial(offsets_host.role_changed, shards)
+        groups = coordinators.add(GROUPS, host, partial(GroupsState, group_limits(config.values)))
+        shards, coordination = groups.shards, groups.coordination
         expiry = OffsetExpiry(
             shards, ground.slices, self._clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
         )
@@ -475,8 +524,8 @@ class BrokerStart:
             shards, self._clock, config["group.coordinator.max.bytes"], stood_still_s=coordination.stood_still_s
         )
         self._undo.callback(coordinator.close)
-        self._undo.callback(shards.close)
-        return _Groups(offsets_host, shards, expiry, coordinator, coordination)
+        self._undo.callback(coordinators.close)
+        return _Groups(expiry, coordinator)
 
     def _make_context(
         self,
@@ -484,10 +533,19 @@ class BrokerStart:
         storage: _Storage,
         registry: _Registry,
         topics: TopicAdmin,
+        coordinators: Coordinators,
         groups: _Groups,
         listeners: dict[str, Listener],
     ) -> BrokerContext:
         handlers.load()
+        fetch_sessions = FetchSessions()
+        acls: AclAdmin | None = None
+        if ground.authorizer is not None:
+            acls = AclAdmin(ground.authorizer, ground.slices, lambda: registry.membership.session.store)
+            purgatory = storage.services.purgatory
+            rechecks = FetchRechecks(ground.loop, ground.slices, purgatory, fetch_sessions)
+            ground.authorizer.add_listener(rechecks.acls_changed)
+            self._undo.callback(rechecks.stop)
         return BrokerContext(
             settings=ground.settings,
             config_changes=ConfigChanges(
@@ -508,16 +566,28 @@ class BrokerStart:
             retention=Retention(
                 ground.loop, self.config, storage.io, self._clock, storage.logs, storage.replicas, ground.slices
             ),
-            offsets_host=groups.offsets_host,
-            group_shards=groups.shards,
+            coordinators=coordinators,
             groups=groups.coordinator,
-            coordination=groups.coordination,
             lease=ground.lease,
             listeners=listeners,
             inner_wire=ground.inner_wire,
             peers=ground.peers,
             gate=Gate(ground.slices.now),
+            users=registry.users,
+            authentication=self._make_authentication(ground, registry),
+            fetch_sessions=fetch_sessions,
+            acls=acls,
             meters=ground.meters,
+        )
+
+    def _make_authentication(self, ground: _Ground, registry: _Registry) -> Authentication:
+        config = self.config
+        return Authentication(
+            config.sasl_listeners,
+            ground.inner_wire,
+            registry.users,
+            FailureDelays(config["connection.failed.authentication.delay.ms"] / 1000, ground.loop.time),
+            config["request.read.timeout.ms"] / 1000,
         )
 
     def _start_replication(
@@ -540,6 +610,11 @@ class BrokerStart:
 
     def _hang_limit_s(self) -> float:
         return hang_limit_s(self.config["zookeeper.session.timeout.ms"])
+
+    def _keep_certificates(self, ground: _Ground, storage: _Storage) -> None:
+        """Renew the certificates of listeners when their files change."""
+        self.tls_reload = TlsReload(ground.loop, ground.tls, ground.settings, storage.io)
+        self._undo.callback(self.tls_reload.stop)
 
     def _watch_disks(self, ground: _Ground, storage: _Storage) -> None:
         """Watch for log directories whose disks hang."""
@@ -572,6 +647,7 @@ class BrokerStart:
             rack=config.rack,
             timestamp_ms=self._clock.wall_ms(),
             endpoints=tuple(listener.endpoint for listener in listeners.values()),
+            protocols={listener.name: listener.protocol.value for listener in listeners.values()},
             inner_listener=config.inner_listener.name,
             incarnation=ground.incarnation,
             steady=proven,

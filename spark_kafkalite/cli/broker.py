@@ -10,7 +10,6 @@ import click
 
 from spark_kafkalite.cli.output import warn
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.huge_pages import use_huge_pages
 from spark_kafkalite.redaction import is_secret, shown_name, shown_value
 
 
@@ -40,7 +39,6 @@ def command(config_path: str | None, overrides: tuple[str, ...]) -> int:
     # A start makes much and throws little away; the broker turns collection on again once it serves. A tenth of the
     # time to start is saved so.
     gc.disable()
-    use_huge_pages()
     given = parse_overrides(overrides)
     for name, value in given.items():
         if is_secret(name, str(value)):

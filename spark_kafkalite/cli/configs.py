@@ -13,8 +13,8 @@ import click
 
 from spark_kafkalite.cli.options import (
     ActionGroup,
-    bootstrap_option,
-    client_settings,
+    ClientSettings,
+    client_options,
     json_option,
     reachable_admin,
 )
@@ -150,7 +150,7 @@ def _entity(
 @command.command("describe")
 @_entity_options
 @click.option("--all", "show_all", is_flag=True, help="All settings, not only those that were given to this entity.")
-@bootstrap_option
+@client_options
 @json_option
 def describe(
     entity_type: str | None,
@@ -160,15 +160,13 @@ def describe(
     broker: str | None,
     broker_defaults: bool,
     show_all: bool,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> None:
     """Show settings, where each comes from, and what else it could come from."""
     kind, one = _entity(entity_type, entity_name, entity_default, topic, broker, broker_defaults)
     described = []
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_admin(client) as admin:
         for entity in [one] if one is not None else _every(admin, kind):
             entries = admin.describe_configs(include_synonyms=True, **entity.keywords).values()
             shown = [entry for entry in entries if show_all or entry.source == entity.own_source]
@@ -222,7 +220,7 @@ def _every(admin: Admin, kind: str) -> list[Entity]:
     help="Remove items from lists. Repeatable.",
 )
 @click.option("--validate-only", is_flag=True, help="Check only; change nothing.")
-@bootstrap_option
+@client_options
 @json_option
 def alter(
     entity_type: str | None,
@@ -237,9 +235,7 @@ def alter(
     appended: tuple[str, ...],
     subtracted: tuple[str, ...],
     validate_only: bool,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Change settings of a topic, of a broker, or of all brokers by default; all of the changes or none.
@@ -252,7 +248,7 @@ def alter(
         raise click.UsageError("alter one topic, one broker or its loggers, or all brokers (--entity-default)")
     from_file = read_properties(Path(file)) if file is not None else {}
     changes = _changes(from_file, added, deleted, appended, subtracted)
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_admin(client) as admin:
         if entity.kind != _LOGGERS:
             _check_deleted(admin, entity, [change.name for change in changes if change.operation == "delete"])
         admin.incremental_alter_configs(changes, validate_only=validate_only, **entity.keywords)

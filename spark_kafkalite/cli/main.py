@@ -27,6 +27,8 @@ COMMANDS: Final = {
     "zookeeper": ("zookeeper", "Run a real ZooKeeper for development."),
     "topics": ("topics.command", "Create, list, describe, extend and delete topics."),
     "configs": ("configs", "Show and alter settings of topics and brokers."),
+    "users": ("users", "Add, list and delete the users that authenticate by SCRAM."),
+    "acls": ("acls", "Add, list and delete ACLs: which principals may do what."),
     "produce": ("produce", "Send records from standard input or a file."),
     "consume": ("consume", "Print the records of a topic."),
     "groups": ("groups.command", "Show consumer groups and their lag, move their offsets."),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     SomeAdmin = TypeVar("SomeAdmin", bound=ClusterAdmin)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+ClientSettings = dict[str, object]
 
 DEFAULT_BOOTSTRAP_SERVER: Final = "127.0.0.1:9092"
 # A person waits at the terminal: a broker that is not there must be told of soon, not after Kafka's half minute.
@@ -60,6 +62,18 @@ def bootstrap_option(function: Function) -> Function:
     )(settings_options(function))
 
 
+def client_options(function: Function) -> Function:
+    """Add the options of :func:`bootstrap_option`; the function gets the settings that they make, ``client``."""
+
+    @wraps(function)
+    def with_client(
+        *, bootstrap_server: str, command_config: str | None, command_properties: tuple[str, ...], **others: Any
+    ) -> Any:
+        return function(client=client_settings(bootstrap_server, command_config, command_properties), **others)
+
+    return bootstrap_option(cast("Function", with_client))
+
+
 def older_config_option(spelling: str) -> Callable[[Function], Function]:
     """Return what adds a console tool's own spelling of --command-config."""
     return click.option(spelling, "older_config", metavar="FILE", hidden=True)
@@ -79,12 +93,12 @@ def json_option(function: Function) -> Function:
 
 def client_settings(
     bootstrap_server: str, command_config: str | None, command_properties: Iterable[str], **more: object
-) -> dict[str, object]:
+) -> ClientSettings:
     """Return the settings of a client: ours for a terminal, then the file's, then the properties, then ``more``.
 
     Warns of secrets that other users of this host can see. Raises ConfigError for the file, UsageError for properties.
     """
-    settings: dict[str, object] = {"client.id": "kafkalite", **_TERMINAL_SETTINGS}
+    settings: ClientSettings = {"client.id": "kafkalite", **_TERMINAL_SETTINGS}
     if command_config:
         settings.update(read_command_config(command_config, warn))
     properties = name_values(command_properties, "--command-property")

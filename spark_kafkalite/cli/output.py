@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -53,6 +53,13 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, sh
             return
     for line in [list(headings), *texts]:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def print_rows(rows: Sequence[Mapping[str, object]]) -> None:
+    """Print the rows of a command's JSON as a table: names in capitals are the headings, and None is ``-``."""
+    if rows:
+        headings = [name.upper().replace("_", "-") for name in rows[0]]
+        print_table(headings, [["-" if cell is None else cell for cell in row.values()] for row in rows])
 
 
 def warn(message: str) -> None:

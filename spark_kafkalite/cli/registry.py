@@ -20,7 +20,6 @@ from spark_kafkalite.cli.registry_export import export
 from spark_kafkalite.cli.registry_files import read_digest
 from spark_kafkalite.cli.registry_rebuild import rebuild
 from spark_kafkalite.errors import ConfigError, RegistryError
-from spark_kafkalite.huge_pages import use_huge_pages
 from spark_kafkalite.version import VERSION
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +57,6 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
         return 0
     if data is None:
         raise click.MissingParameter(ctx=context, param_hint="'--data'", param_type="option")
-    use_huge_pages()
     from spark_kafkalite import early_signals
     from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging

@@ -16,6 +16,10 @@ from spark_kafkalite.records.layout import BatchHeader
 
 LoggedBatches = AsyncIterator[tuple[BatchHeader, memoryview]]
 
+# What a key names, as FindCoordinator has it. Source: FindCoordinatorRequest.CoordinatorType.
+GROUPS: Final = 0
+TRANSACTIONS: Final = 1
+
 _REMEMBERED_CHARS: Final = 255
 
 
@@ -67,7 +71,7 @@ class TopicHost(Protocol):
         """
         raise NotImplementedError
 
-    def read_committed(self, partition: int) -> LoggedBatches:
+    def read_replicated(self, partition: int) -> LoggedBatches:
         """Give the batches that the log holds now from its start on, each once it is certain that it stays.
 
         Raises KafkaliteError when the log cannot be read, or is not led here any more.

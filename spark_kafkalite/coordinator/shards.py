@@ -103,7 +103,7 @@ class Shards(Generic[State]):
         try:
             async with self._may_load:
                 began_s = self._clock.monotonic_s()
-                if not await shard.load(self._host.read_committed(shard.partition)):
+                if not await shard.load(self._host.read_replicated(shard.partition)):
                     return True
         except Exception as error:
             if shard.phase is not ShardPhase.LOADING:

@@ -128,9 +128,13 @@ def describe_topic(
 def describe_broker(
     group: SettingGroup, values: Mapping[str, Any], layers: Sequence[ConfigLayer]
 ) -> list[DescribedSetting]:
-    """Return every setting of a broker with its value, which ``values`` has, and where that comes from."""
+    """Return every setting of a broker with its value, which ``values`` has, and where that comes from.
+
+    Settings of a part, such as one listener, come last, and only those that are given.
+    """
     described = []
-    for setting in group:
+    parts = [group[name] for name in values if group.part_of(name) is not None]
+    for setting in (*group, *parts):
         synonyms = [
             SettingSynonym(synonym.name, group[synonym.name].text(value), source)
             for source, synonym, value in _found(_FAMILY.get(setting.name, (Synonym(setting.name),)), layers)

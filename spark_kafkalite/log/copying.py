@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 
 from spark_kafkalite.log.copied_batches import BatchRun, check_order, check_sums, read_headers, runs_of
 from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH
+from spark_kafkalite.log.markers import marker_in
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece
 from spark_kafkalite.log.truncation import truncate_fully
@@ -119,6 +120,9 @@ def _add(log: PartitionLog, data: memoryview, headers: Sequence[BatchHeader]) ->
     if log.local.append_run(data, headers):
         log.host.on_dirty(log)
     now_ms = log.host.clock.wall_ms()
+    position = 0
     for header in headers:
         if header.producer_id >= 0:
-            log.producers.state.update(header, header.base_offset, now_ms)
+            marker = marker_in(data, position, header)
+            log.producers.state.update(header, header.base_offset, now_ms, marker)
+        position += LOG_OVERHEAD + header.batch_length

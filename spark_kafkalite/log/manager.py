@@ -118,7 +118,7 @@ class LogManager:
         )
         self.logs: dict[TopicPartition, PartitionLog] = {}
         # Called with its path when a directory goes offline after the start.
-        self.on_offline: Callable[[str], None] = lambda path: None
+        self.on_offline: list[Callable[[str], None]] = []
         # Logs with records that are not synced; the only ones that flushing has to look at.
         self.dirty: set[PartitionLog] = set()
         # Whether all directories were left by an orderly stop; known after load.
@@ -389,7 +389,8 @@ class LogManager:
             if log.disk.path == path:
                 log.local.fail(reason)
         forget_runs(self.fs, self.log_dirs)
-        self.on_offline(path)
+        for listener in self.on_offline:
+            listener(path)
 
     # Logs -----------------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from spark_kafkalite.log.loading.recovery import LastRun, LoadedLog, begin_log, 
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.log_producers import LogProducers
+from spark_kafkalite.log.markers import marker_in
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.segments.active_segment import EndLost
 from spark_kafkalite.log.segments.segment import LogSlice, Segment, SegmentCut
@@ -88,7 +89,7 @@ class PartitionLog:
         # What somebody else has put into ``log-start-offset-checkpoint`` for this log, to be confirmed; 0: nothing.
         self.unconfirmed_start_offset = loaded.unconfirmed_start_offset
         # Told when retention or a deletion of records has moved the log start forward.
-        self.on_start_moved: Callable[[], None] | None = None
+        self.on_start_moved: list[Callable[[], None]] = []
         self.epochs = loaded.epochs
         self.producers = LogProducers(
             host, directory, topic_partition, self.segments, self.local.reader, loaded.producers
@@ -255,19 +256,28 @@ class PartitionLog:
         header: BatchHeader,
         leader_epoch: int,
         ahead: WriteAhead | None = None,
+        *,
+        is_own: bool = False,
     ) -> AppendResult:
         """Append one admitted batch, giving it its offsets in place (``batch`` must be writable).
+
+        ``is_own``: a coordinator of this broker writes it, perhaps for a producer; then only epochs are checked.
 
         ``ahead``: what :meth:`write_ahead` has given for this batch and a thread has run; it is of use as long as the
         log ``holds`` it. A batch of an idempotent producer that is in the log already is not written again: the result
         names the original's offsets. Raises OutOfOrderSequenceNumber (45), InvalidProducerEpoch (47), UnknownProducerId
-        (59), RecordListTooLarge (18), KafkaStorageError (56); nothing is written then.
+        (59), RecordListTooLarge (18), KafkaStorageError (56), and for an own batch TransactionCoordinatorFenced (52);
+        nothing is written then.
         """
         local = self.local
         if not local.is_ready:
             self.make_ready()
-        has_producer = header.producer_id >= 0
-        if has_producer:
+        has_producer, marker = header.producer_id >= 0, None
+        if is_own:
+            marker = marker_in(batch, 0, header)
+            if has_producer:
+                self.producers.state.check_own(header, marker)
+        elif has_producer:
             try:
                 original = self.producers.check(header, self.log_start_offset)
             except OutOfOrderSequenceNumber:
@@ -310,7 +320,7 @@ class PartitionLog:
             if has_producer:
                 seen_ms = append_time_ms if append_time_ms >= 0 else self._clock.wall_ms()
                 producers = self.producers.state
-                producers.update(header, base_offset, seen_ms)
+                producers.update(header, base_offset, seen_ms, marker)
                 if producers.forgotten:
                     self.producers.tell_of_forgotten()
         except MemoryError:
@@ -552,8 +562,8 @@ class PartitionLog:
         self.local.known_damage.keep(offset, MAX_INT64)
         # The file keeps the older epochs until it is written for a new one; opening the log drops them again.
         self.epochs.truncate_from_start(offset, write=False)
-        if self.on_start_moved is not None:
-            self.on_start_moved()
+        for listener in self.on_start_moved:
+            listener()
         return True
 
     @property

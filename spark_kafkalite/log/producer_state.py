@@ -39,8 +39,14 @@ from collections.abc import Generator, Iterable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from spark_kafkalite.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber, UnknownProducerId
+from spark_kafkalite.errors import (
+    InvalidProducerEpoch,
+    OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
+    UnknownProducerId,
+)
 from spark_kafkalite.model import NO_SEQUENCE
+from spark_kafkalite.records.control import Marker
 from spark_kafkalite.records.layout import MAX_INT32, BatchHeader
 
 BATCHES_KEPT: Final = 5
@@ -247,10 +253,7 @@ class ProducerStateManager:
                 f"(epoch {epoch}); {expected} was expected"
             )
         if epoch < entry.producer_epoch:
-            raise InvalidProducerEpoch(
-                f"producer {header.producer_id}: epoch {epoch} is older than {entry.producer_epoch}, "
-                "which another instance of this producer uses"
-            )
+            raise _old_epoch(header, entry)
         if first_sequence != 0:
             raise OutOfOrderSequenceNumber(
                 f"producer {header.producer_id}: its new epoch {epoch} must start at sequence 0, not {first_sequence}"
@@ -295,8 +298,31 @@ class ProducerStateManager:
                 self._packed[producer_id] = self._held[producer_id].pack_all(producer_id)
                 del self._held[producer_id]
 
-    def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Take up a batch with a producer id that is in the log at ``base_offset``."""
+    def check_own(self, header: BatchHeader, marker: Marker | None) -> None:
+        """Check a batch that a coordinator writes for a producer: a marker, or records of a transaction.
+
+        The coordinator has no sequences of the producer, so only epochs count. Raises InvalidProducerEpoch (47), and
+        TransactionCoordinatorFenced (52) for a marker of a coordinator that has been replaced.
+        Source: ProducerAppendInfo.checkProducerEpoch and checkCoordinatorEpoch.
+        """
+        producer_id = header.producer_id
+        entry = self._held.get(producer_id)
+        if entry is None:
+            packed = self._packed.get(producer_id)
+            if packed is None:
+                return
+            entry = ProducerEntry.unpack(packed)
+        if header.producer_epoch < entry.producer_epoch:
+            raise _old_epoch(header, entry)
+        if marker is not None and marker.coordinator_epoch < entry.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"producer {producer_id}: a marker of coordinator epoch {marker.coordinator_epoch}, and one of "
+                f"{entry.coordinator_epoch} has been written: another broker coordinates its transactions"
+            )
+
+    def update(self, header: BatchHeader, base_offset: int, now_ms: int, marker: Marker | None = None) -> None:
+        """Take up a batch with a producer id that is in the log at ``base_offset``; of a control batch with the marker
+        in it, None when none can be read."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         if producer_id == self._newest_id:
             entry = self._held[producer_id]
@@ -308,6 +334,8 @@ class ProducerStateManager:
         entry.last_seen_ms = now_ms
         if header.attributes & 0x20:
             # A marker ends the transaction; it has no sequence.
+            if marker is not None:
+                entry.coordinator_epoch = marker.coordinator_epoch
             entry.transaction_first_offset = -1
             self._open_transactions.pop(producer_id, None)
             return
@@ -431,6 +459,13 @@ class ProducerStateManager:
             self._forget(excess)
             if len(self) == before:
                 break
+
+
+def _old_epoch(header: BatchHeader, entry: ProducerEntry) -> InvalidProducerEpoch:
+    return InvalidProducerEpoch(
+        f"producer {header.producer_id}: epoch {header.producer_epoch} is older than {entry.producer_epoch}, "
+        "which another instance of this producer uses"
+    )
 
 
 def _seen_ms(packed: bytes) -> int:

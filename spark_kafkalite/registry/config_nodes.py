@@ -8,11 +8,13 @@ If the versions match, it gives the new topic the settings of the old one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from spark_kafkalite.registry import znodes
+from spark_kafkalite.registry import entity_nodes, znodes
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
     ANY_VERSION,
@@ -28,6 +30,7 @@ from spark_kafkalite.registry.store import (
     Store,
     answer,
 )
+from spark_kafkalite.registry.znodes import CONFIG_CHANGES
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,7 +38,12 @@ Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 
 async def alter_config(
-    store: Store, path: str, change: Change, *, owner: str | None = None, validate_only: bool = False
+    store: Store,
+    path: str,
+    change: Change,
+    *,
+    owner: str | None = None,
+    validate_only: bool = False,
 ) -> None:
     """Replace the settings in the node at ``path`` with what ``change`` makes of them; write nothing when it is equal.
 
@@ -43,6 +51,39 @@ async def alter_config(
     comes out; BadArguments when it is too much for a node. ConnectionLoss: it may or may not have been done. A node
     that cannot be read counts as empty, so that an alteration repairs it.
     """
+    await _alter(store, path, change, Create(path), (), owner=owner, validate_only=validate_only)
+
+
+async def alter_entity(store: Store, entity: str, change: Change) -> None:
+    """Do what :func:`alter_config` does to an entity of ``registry.entity_nodes``, and leave a notice with the change.
+
+    The node of a user is made for brokers alone where the session has authenticated.
+    """
+    path = entity_nodes.entity_node(entity)
+    notice = Create(
+        f"{CONFIG_CHANGES}/{entity_nodes.NOTICE_PREFIX}", entity_nodes.encode_notice(entity), sequential=True
+    )
+    parents = [entity_nodes.CONFIG_ROOT, CONFIG_CHANGES]
+    *above, _ = entity.split("/")
+    parents += [entity_nodes.entity_node("/".join(above[: count + 1])) for count in range(len(above))]
+    for parent in parents:
+        with contextlib.suppress(NodeExists):
+            await answer(store.create(parent, private=entity_nodes.is_private(parent) and store.can_be_private))
+    create = Create(path, private=entity_nodes.is_private(path) and store.can_be_private)
+    await _alter(store, path, change, create, (notice,))
+
+
+async def _alter(
+    store: Store,
+    path: str,
+    change: Change,
+    create: Create,
+    with_it: Sequence[Operation],
+    *,
+    owner: str | None = None,
+    validate_only: bool = False,
+) -> None:
+    """``create`` makes the node where there is none; ``with_it`` is done with the change."""
     while True:
         version: int | None = None
         old: Mapping[str, str] | None = {}
@@ -63,7 +104,8 @@ async def alter_config(
         if validate_only or new == old:
             return
         operations: list[Operation] = [
-            Create(path, encoded) if version is None else SetData(path, encoded, version),
+            replace(create, data=encoded) if version is None else SetData(path, encoded, version),
+            *with_it,
         ]
         if owner is not None:
             operations.insert(0, Check(owner, ANY_VERSION))

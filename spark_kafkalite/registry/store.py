@@ -303,6 +303,11 @@ class Store(ABC):
         """How long the registry keeps a silent session."""
 
     @property
+    def can_be_private(self) -> bool:
+        """Whether this session has credentials, so that it may create private nodes."""
+        return True
+
+    @property
     def seen_zxid(self) -> int:
         """The last transaction that the registry has reported to this session; it is on the disk there. 0: not
         known."""

@@ -19,7 +19,7 @@ path                                  kind        data
 /controller_epoch                     persistent  decimal number; the first controller has 1
 /config/topics/T                      persistent  version 1: config
 /config/brokers/N                     persistent  the same; ``<default>`` for N: of all brokers
-/config/changes                       persistent  notices of tools for older versions of Kafka, never read
+/config/changes                       persistent  notices of changes, of tools and brokers (``entity_nodes``)
 /admin/delete_topics/T                persistent  empty; a topic whose deletion has begun
 /latest_producer_id_block             persistent  version 1: broker, block_start, block_end (inclusive, both as text)
 /kafkalite/topics/ID                  persistent  empty; stands as long as the topic of this id (rule R14)
@@ -31,9 +31,8 @@ path                                  kind        data
 /kafkalite/inter_broker_secret        persistent  the secret with which brokers authenticate to each other
 ====================================  ==========  ======================================================================
 
-Brokers watch the config nodes themselves. Those of Kafka watch /config/changes instead, where a tool or a broker that
-writes a config node leaves a sequence node. Our brokers neither write nor read those, since no broker of Kafka's joins
-our clusters. The controller makes the node because tools need it (``old_tools``).
+Brokers watch the config nodes of topics and brokers themselves, and leave no notices of their changes. Those of users,
+of which there may be many, they follow through /config/changes as Kafka's brokers do (``entity_nodes``).
 
 Readers take every version that Kafka has written. Fields that they do not know are kept, up to a bound, and written
 again with the node: an older broker removes nothing that a newer one has written. (Brokers create their registrations
@@ -271,16 +270,26 @@ class BrokerRegistration:
         # Brokers of old have one address and no endpoints.
         return (self.host, self.port) if protocol == "PLAINTEXT" and not self.endpoints else None
 
+    @property
+    def inner_protocol(self) -> str:
+        """The security protocol of the listener that other brokers connect to."""
+        name = self.inner_listener or (_listener_name(self.endpoints[0]) if self.endpoints else "PLAINTEXT")
+        return self.protocols.get(name, name)
+
     def encode(self) -> bytes:
         endpoints = list(self.endpoints) or [f"PLAINTEXT://{_bracketed(self.host)}:{self.port}"]
+        names = [_listener_name(endpoint) for endpoint in endpoints]
+        protocols = {name: self.protocols.get(name, name) for name in names}
+        # As Kafka has it: programs of old take host and port for those of a listener without TLS and SASL.
+        is_open = "PLAINTEXT" in protocols.values()
         fields: dict[str, Any] = {
             "version": 5,
-            "host": self.host,
-            "port": self.port,
+            "host": self.host if is_open else None,
+            "port": self.port if is_open else -1,
             "jmx_port": -1,
             "timestamp": str(self.timestamp_ms),
             "endpoints": endpoints,
-            "listener_security_protocol_map": {_listener_name(endpoint): "PLAINTEXT" for endpoint in endpoints},
+            "listener_security_protocol_map": protocols,
             "features": {},
         }
         if self.incarnation != UNKNOWN_INCARNATION:

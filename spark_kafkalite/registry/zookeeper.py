@@ -88,9 +88,12 @@ _REFUSALS: Final[dict[type[Exception], tuple[type[NodeError], str]]] = {
 class ZooKeeperStore(Store):
     """One session with an ensemble; see ``registry.store.Store``."""
 
-    def __init__(self, client: Client, handler: OneThreadHandler, session_timeout_ms: int, set_acl: bool) -> None:
+    def __init__(
+        self, client: Client, handler: OneThreadHandler, session_timeout_ms: int, set_acl: bool, has_auth: bool
+    ) -> None:
         super().__init__()
         self._set_acl = set_acl
+        self._has_auth = has_auth
         self._client = client
         self._handler = handler
         self._session_timeout_ms = session_timeout_ms
@@ -112,6 +115,10 @@ class ZooKeeperStore(Store):
     @property
     def _where(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self._client.hosts)
+
+    @property
+    def can_be_private(self) -> bool:
+        return self._has_auth
 
     @property
     def session_id(self) -> int:
@@ -425,7 +432,7 @@ def open_zookeeper(
         connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.2},
         logger=ClientLog(connect),
     )
-    opened = ZooKeeperStore(client, handler, session_timeout_ms, set_acl)
+    opened = ZooKeeperStore(client, handler, session_timeout_ms, set_acl, auth is not None)
     opened.connect(connect_timeout_s, make_chroot=make_chroot)
     if watches_trees:
         opened.require_tree_watches(connect_timeout_s)

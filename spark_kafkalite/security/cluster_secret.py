@@ -28,6 +28,9 @@ _MOST_SECRETS: Final = 2
 _SECRET_FORM: Final = re.compile(r"[\x21-\x7e]+")
 # As Kafka writes numbers: no sign, no zeros in front.
 _USER: Final = re.compile(r"broker-(0|[1-9][0-9]{0,9})")
+# Rights of brokers hang on the session and not on the name. All the same no client may look like a broker in a log.
+_RESERVED: Final = re.compile(r"broker-[0-9]+")
+RESERVED_USERS: Final = "broker-NUMBER"
 # What a broker says besides, in SCRAM's first message; one that does not know it passes over it.
 _WIRE_VERSION: Final = "wire"
 _VERSION_FORM: Final = re.compile(r"[0-9]{1,9}")
@@ -79,6 +82,11 @@ def broker_of_user(user: str) -> int | None:
     return int(match[1])
 
 
+def is_reserved_user(user: str) -> bool:
+    """Return whether a name is kept for brokers, so that no client's user may have it."""
+    return _RESERVED.fullmatch(user) is not None
+
+
 class ClusterSecret:
     """The secret, or both, as a broker uses and accepts them. Never shown."""
 
@@ -115,6 +123,10 @@ class ClusterSecret:
     def server(self) -> ScramServer:
         """Return the server's side of one exchange, in which a broker authenticates."""
         return ScramServer(MECHANISM, self._credential, self._decoy_secret)
+
+    def credential_of(self, user: str) -> ScramCredential | None:
+        """Return the record by which a user authenticates as a broker, None for a user that is no broker."""
+        return None if broker_of_user(user) is None else self._accepted
 
     def fingerprint_of(self, server: ScramServer) -> bytes | None:
         """Return what stands for the secret that the client of a finished exchange has proved to know.

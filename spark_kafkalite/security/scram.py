@@ -37,7 +37,15 @@ MIN_ITERATIONS: Final = 4096
 # A quarter of a second of SHA-256. Without a bound a server stops its clients for as long as it likes (CVE-2026-10143).
 MAX_ITERATIONS: Final = 1_000_000
 
+# Of a new credential. Source: org.apache.kafka.common.security.scram.internals.ScramMechanism.
+MOST_STORED_ITERATIONS: Final = 16_384
+# As the requests of the administrator number the mechanisms.
+SCRAM_TYPES: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+
 _LONGEST_MESSAGE: Final = 64 * 1024
+# Source: org.apache.kafka.common.security.scram.internals.ScramFormatter.secureRandomString.
+_SALT_BITS: Final = 130
+_BASE_36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NONCE: Final = r"[\x21-\x2b\x2d-\x7e]+"
 # Attributes that the RFC does not know are passed over; m= asks for something that must not be.
 _EXTENSIONS: Final = r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*)"
@@ -70,24 +78,81 @@ class ScramCredential:
 
 def scram_credential(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramCredential:
     """Return the record of a password."""
+    return credential_of_salted(mechanism, salted_password(mechanism, password, salt, iterations), salt, iterations)
+
+
+def credential_of_salted(mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    """Return the record of a password of which only the salted form (RFC 5802: SaltedPassword) is known."""
     hash_name = SCRAM_HASHES[mechanism]
-    salted = _salted_password(hash_name, password.encode(), salt, iterations)
     return ScramCredential(
         salt=salt,
         iterations=iterations,
-        stored_key=hashlib.new(hash_name, hmac.digest(salted, b"Client Key", hash_name)).digest(),
-        server_key=hmac.digest(salted, b"Server Key", hash_name),
+        stored_key=hashlib.new(hash_name, hmac.digest(salted_password, b"Client Key", hash_name)).digest(),
+        server_key=hmac.digest(salted_password, b"Server Key", hash_name),
     )
+
+
+def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """Return the salted form of a password, as a client sends it to have it stored (API 51)."""
+    return _salted_password(SCRAM_HASHES[mechanism], password.encode(), salt, iterations)
+
+
+def new_salt() -> bytes:
+    """Return a random salt in the form that Kafka's tools give it: a number of 130 bits in base 36."""
+    return _salt_text(secrets.randbits(_SALT_BITS))
+
+
+def _salt_text(number: int) -> bytes:
+    digits = []
+    while number:
+        number, digit = divmod(number, 36)
+        digits.append(_BASE_36[digit])
+    return "".join(reversed(digits)).encode()
 
 
 def decoy_credential(mechanism: str, user: str, secret: bytes) -> ScramCredential:
     """Return a record for a user that does not exist, with always the same salt: no password fits it.
 
-    With it a server answers an unknown user as it does a known one. ``secret`` is the server's.
+    With it a server answers an unknown user as it does a known one: the salt has the form that Kafka's tools and ours
+    choose, and the iterations are their default. ``secret`` is the server's.
     """
     digest = hmac.digest(secret, f"{mechanism}\0{user}".encode(), "sha512")
     size = hashlib.new(SCRAM_HASHES[mechanism]).digest_size
-    return ScramCredential(digest[:16], MIN_ITERATIONS, stored_key=secrets.token_bytes(size), server_key=digest[:size])
+    salt = _salt_text(int.from_bytes(digest) >> (512 - _SALT_BITS))
+    return ScramCredential(salt, MIN_ITERATIONS, stored_key=secrets.token_bytes(size), server_key=digest[:size])
+
+
+def credential_text(credential: ScramCredential) -> str:
+    """Return a record as Apache Kafka writes it into a user's node of the registry."""
+    parts = (
+        ("salt", _encoded(credential.salt)),
+        ("stored_key", _encoded(credential.stored_key)),
+        ("server_key", _encoded(credential.server_key)),
+        ("iterations", str(credential.iterations)),
+    )
+    return ",".join(f"{name}={value}" for name, value in parts)
+
+
+def read_credential(mechanism: str, text: str) -> ScramCredential:
+    """Return the record in a text of :func:`credential_text`'s form. Raises ValueError, which shows none of it.
+
+    Source: org.apache.kafka.common.security.scram.internals.ScramCredentialUtils.
+    """
+    parts = dict(part.partition("=")[::2] for part in text.split(","))
+    try:
+        salt, stored_key, server_key = (
+            base64.b64decode(parts[name].encode(), validate=True) for name in ("salt", "stored_key", "server_key")
+        )
+        iterations = int(parts["iterations"])
+    except (KeyError, ValueError):
+        # Not with the text, which is as good as a password to a server's impersonator.
+        raise ValueError(f"the credential of {mechanism} is not of Kafka's form") from None
+    size = hashlib.new(SCRAM_HASHES[mechanism]).digest_size
+    if not salt or len(stored_key) != size or len(server_key) != size:
+        raise ValueError(f"the credential of {mechanism} has keys of another length than {size} bytes, or no salt")
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise ValueError(f"the credential of {mechanism} has {iterations} iterations")
+    return ScramCredential(salt, iterations, stored_key, server_key)
 
 
 class ScramClient:

@@ -43,8 +43,11 @@ class SecurityProtocol(enum.Enum):
         return next(each for each in SecurityProtocol if (each.encrypts, each.uses_sasl) == (encrypts, uses_sasl))
 
 
-_TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
-_STORE_TYPES: Final = ("JKS", "PKCS12", "PEM")
+# The names of the protocols that encrypt.
+TLS_PROTOCOLS: Final = frozenset(protocol.value for protocol in SecurityProtocol if protocol.encrypts)
+
+TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+STORE_TYPES: Final = ("JKS", "PKCS12", "PEM")
 
 SSL_SETTINGS: Final = (
     Setting(
@@ -52,9 +55,9 @@ SSL_SETTINGS: Final = (
         "string",
         "TLSv1.3",
         "Newest TLS version to use, of those in ssl.enabled.protocols.",
-        choices=("TLS", *_TLS_VERSIONS),
+        choices=("TLS", *TLS_VERSIONS),
     ),
-    Setting("ssl.enabled.protocols", "list", _TLS_VERSIONS, "TLS versions that may be used.", choices=_TLS_VERSIONS),
+    Setting("ssl.enabled.protocols", "list", TLS_VERSIONS, "TLS versions that may be used.", choices=TLS_VERSIONS),
     Setting(
         "ssl.cipher.suites",
         "list",
@@ -85,7 +88,7 @@ SSL_SETTINGS: Final = (
         "string",
         None,
         "Form of that file; not needed, since the content shows it.",
-        choices=_STORE_TYPES,
+        choices=STORE_TYPES,
     ),
     Setting(
         "ssl.truststore.certificates",
@@ -108,7 +111,7 @@ SSL_SETTINGS: Final = (
         "string",
         None,
         "Form of that file; not needed, since the content shows it.",
-        choices=_STORE_TYPES,
+        choices=STORE_TYPES,
     ),
     Setting(
         "ssl.keystore.key",

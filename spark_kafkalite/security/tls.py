@@ -45,10 +45,10 @@ _FIRST_BYTES: Final = 5
 # Contexts -----------------------------------------------------------------------------------------------------------
 
 
-class ClientContext(ssl.SSLContext):
-    """The context of a client, which knows where its certificates are from, for the texts of errors.
+class TlsContext(ssl.SSLContext):
+    """A context that knows where its certificates are from, for the texts of errors.
 
-    ``chain`` are those that it shows to brokers (DER), its own first.
+    ``chain`` are those that it shows to the peer (DER), its own first.
     """
 
     trusted_from: str | None = None
@@ -56,33 +56,36 @@ class ClientContext(ssl.SSLContext):
     chain: tuple[bytes, ...] = ()
 
 
-def client_context(values: Mapping[str, Any]) -> ClientContext:
+def client_context(values: Mapping[str, Any]) -> TlsContext:
     """Return the TLS context of a client, made from the parsed ``ssl.*`` settings.
 
     Raises ConfigError for keys and certificates that cannot be used.
     """
     # By hand: what ssl.create_default_context sets depends on the version of Python, and from 3.13 on it refuses
     # certificates as keytool makes them (VERIFY_X509_STRICT).
-    context = ClientContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = TlsContext(ssl.PROTOCOL_TLS_CLIENT)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     # As in Java, a trusted certificate need not be one of an authority: it may be the broker's own.
     context.verify_flags = ssl.VERIFY_X509_TRUSTED_FIRST | ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = values["ssl.endpoint.identification.algorithm"] == "https"
-    _limit_versions_and_ciphers(context, values)
+    limit_versions_and_ciphers(context, values)
     trusted = trusted_certificates(values)
     if trusted is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
-        _load_certificates(context, trusted.certificates, trusted.source)
+        load_certificates(context, trusted.certificates, trusted.source)
         context.trusted_from = trusted.source
     key = client_key(values)
     if key is not None:
-        _load_key(context, key)
-        context.key_from, context.chain = key.source, key.chain
+        load_key(context, key)
     return context
 
 
-def _limit_versions_and_ciphers(context: ssl.SSLContext, values: Mapping[str, Any]) -> None:
+def limit_versions_and_ciphers(context: ssl.SSLContext, values: Mapping[str, Any]) -> None:
+    """Have the context offer what ``ssl.enabled.protocols``, ``ssl.protocol`` and ``ssl.cipher.suites`` name.
+
+    Raises ConfigError.
+    """
     enabled = values["ssl.enabled.protocols"] or tuple(_VERSIONS)
     newest = _VERSIONS.get(values["ssl.protocol"], ssl.TLSVersion.TLSv1_3)
     versions = [_VERSIONS[name] for name in enabled if _VERSIONS[name] <= newest]
@@ -144,7 +147,7 @@ def openssl_cipher_name(suite: str) -> str:
     return "-".join((*(() if exchange == "RSA" else (exchange,)), cipher)).replace("_", "-")
 
 
-def _load_certificates(context: ssl.SSLContext, certificates: Sequence[bytes], source: str) -> None:
+def load_certificates(context: ssl.SSLContext, certificates: Sequence[bytes], source: str) -> None:
     """Have the context trust certificates (DER). Raises ConfigError for what is none."""
     # One by one: in a row, OpenSSL takes one that is cut short for the end.
     for number, certificate in enumerate(certificates, 1):
@@ -154,9 +157,10 @@ def _load_certificates(context: ssl.SSLContext, certificates: Sequence[bytes], s
             raise ConfigError(f"{source}: certificate {number} of {len(certificates)} is damaged") from None
 
 
-def _load_key(context: ssl.SSLContext, key: ClientKey) -> None:
+def load_key(context: TlsContext, key: ClientKey) -> None:
+    """Have the context show a key's certificate. Raises ConfigError for a key that does not fit or cannot be used."""
     # What is wrong with a certificate shows here, and what is left is wrong with the key.
-    _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), key.chain, key.source)
+    load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), key.chain, key.source)
     # Python takes keys from files only. On Linux this one has no name, and its content never reaches a disk.
     with secret_file(key.key + chain_pem(key.chain)) as path:
         # Without a callable OpenSSL would ask for the password at the terminal.
@@ -174,6 +178,7 @@ def _load_key(context: ssl.SSLContext, key: ClientKey) -> None:
             raise ConfigError(f"{key.source}: {problem}") from None
         except ValueError:
             raise ConfigError("ssl.key.password: longer than the 1024 bytes that OpenSSL takes") from None
+    context.key_from, context.chain = key.source, key.chain
 
 
 # Streams ------------------------------------------------------------------------------------------------------------
@@ -228,6 +233,10 @@ class TlsStream:
             raise self._failure(error) from None
         return True
 
+    def peer_certificate(self) -> bytes | None:
+        """Return the peer's certificate (DER), which has been verified; None where it showed none."""
+        return self._object.getpeercert(True)
+
     def peer_certificate_expires(self) -> str | None:
         """Return the end of the peer's certificate in OpenSSL's words, None where it was not verified."""
         expires = (self._object.getpeercert() or {}).get("notAfter")
@@ -249,7 +258,7 @@ class TlsStream:
         except ssl.SSLError as error:
             if refuses_certificate(error):
                 raise self._failure(error) from None
-            raise ConnectionError(f"TLS with {self._host}: {plain_reason(error)}") from None
+            raise ConnectionError(f"TLS with {self._host or 'the peer'}: {plain_reason(error)}") from None
 
     @property
     def has_input(self) -> bool:
@@ -270,7 +279,12 @@ class TlsStream:
                 if len(data) > _PIECE_BYTES:
                     self._encrypted.append(self._outgoing.read())
         except ssl.SSLError as error:
-            raise ConnectionError(f"TLS with {self._host}: {plain_reason(error)}") from None
+            raise ConnectionError(f"TLS with {self._host or 'the peer'}: {plain_reason(error)}") from None
+
+    @property
+    def has_output(self) -> bool:
+        """Whether :meth:`take_output` has something."""
+        return self._outgoing.pending > 0 or bool(self._encrypted)
 
     def take_output(self) -> bytes:
         """Return the ciphertext that is to be sent, empty when there is none."""

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_kafkalite.errors import HandshakeFailed, SslHandshakeFailed
-from spark_kafkalite.security.certificate_end import ends_s
+from spark_kafkalite.security.certificate import ends_s
 from spark_kafkalite.security.tls_records import is_tls
 
 # Codes of OpenSSL's certificate verification (x509_vfy.h).
 _NOT_YET_VALID: Final = 9
 _HAS_EXPIRED: Final = 10
 _UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21, 27})
-_WRONG_NAME: Final = frozenset({62, 64})
+WRONG_NAME: Final = frozenset({62, 64})
 
 # How OpenSSL's names of the alerts end by which a peer refuses a certificate, or asks for one (RFC 8446, section 6.2).
 # Java sends bad_certificate for none at all, and certificate_unknown for one that it does not trust.
@@ -59,6 +59,8 @@ def handshake_failure(
     error: ssl.SSLError, connection: ssl.SSLObject, host: str | None, first_bytes: bytes
 ) -> SslHandshakeFailed | HandshakeFailed:
     """Return the error to raise. ``first_bytes`` are the first few that the peer sent."""
+    if connection.server_side:
+        return _failure_of_client(error, connection, first_bytes)
     start = f"TLS with {host or 'the peer'}:"
     # The bytes tell more than OpenSSL, which names the same thing differently from version to version.
     if first_bytes.startswith(b"HTTP"):
@@ -92,6 +94,32 @@ def handshake_failure(
     return SslHandshakeFailed(f"{start} the handshake failed: {plain_reason(error)}")
 
 
+def _failure_of_client(
+    error: ssl.SSLError, connection: ssl.SSLObject, first_bytes: bytes
+) -> SslHandshakeFailed | HandshakeFailed:
+    """Return the error to raise at a broker, for its log."""
+    if len(first_bytes) >= 2 and not is_tls(first_bytes):
+        return HandshakeFailed(
+            "it spoke plaintext to a listener with TLS; a client of it needs security.protocol=SSL or SASL_SSL"
+        )
+    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return HandshakeFailed("it closed the connection")
+    reason = error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return SslHandshakeFailed(_verification_text(error, connection))
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return SslHandshakeFailed("it showed no certificate, and ssl.client.auth=required asks for one")
+    if reason in _VERSION_REASONS:
+        return SslHandshakeFailed(
+            f"no TLS version in common; this listener has {_versions(connection.context)} (ssl.enabled.protocols)"
+        )
+    if reason in _CIPHER_REASONS:
+        return SslHandshakeFailed("no cipher suite in common (ssl.cipher.suites, or the kind of the broker's key)")
+    if refuses_certificate(error):
+        return SslHandshakeFailed(_refusal_text(error, connection))
+    return SslHandshakeFailed(f"the handshake failed: {plain_reason(error)}")
+
+
 def _versions(context: ssl.SSLContext) -> str:
     lowest, highest = context.minimum_version, context.maximum_version
     names = [version.name.replace("v1_", "v1.") for version in (lowest, highest)]
@@ -102,7 +130,7 @@ def _refusal_text(error: ssl.SSLError, connection: ssl.SSLObject) -> str:
     alert = (error.reason or "").partition("ALERT_")[2].lower()
     key_from = getattr(connection.context, "key_from", None)
     if connection.server_side:
-        text = "the client refuses our certificate"
+        text = f"the client refuses this broker's certificate{_ended(connection.context)}"
     elif key_from is not None:
         text = f"the broker refuses our certificate, which is from {key_from}{_ended(connection.context)}"
     else:
@@ -140,7 +168,7 @@ def _verification_text(error: ssl.SSLCertVerificationError, connection: ssl.SSLO
         return f"{whose}{by} is not trusted: {trusted} ({error.verify_message})"
     if code in (_HAS_EXPIRED, _NOT_YET_VALID):
         return _date_text(code, chain, whose)
-    if code in _WRONG_NAME:
+    if code in WRONG_NAME:
         names = _names(chain[0]) if chain else ""
         return (
             f"the broker's certificate is not for this host{names}; connect by a name that it has (bootstrap.servers; "

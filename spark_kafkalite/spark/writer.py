@@ -20,7 +20,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,12 +44,11 @@ from spark_kafkalite.spark.conditions import (
     WRITE_FAILED,
     SparkConditionError,
 )
-from spark_kafkalite.spark.connections import drop_producer, producer_for, writing_config
+from spark_kafkalite.spark.connections import admin_settings, drop_producer, producer_for, writing_config
 from spark_kafkalite.spark.options import WriterOptions
 from spark_kafkalite.spark.origin import ORIGIN, ORIGIN_TYPE
 from spark_kafkalite.spark.pyspark_versions import DataSourceStreamArrowWriter
 from spark_kafkalite.spark.task_tokens import token_for_tasks
-from spark_kafkalite.spark.topic_retention import timestamp_rules
 from spark_kafkalite.spark.tracebacks import without_frames
 from spark_kafkalite.spark.worker_log import SINK, speak_of
 from spark_kafkalite.spark.worker_memory import settle_worker
@@ -352,3 +351,50 @@ class _Expiry:
         late = pc.sum(pc.and_(pc.less(numbers, cutoff), pc.greater_equal(numbers, _ZERO))).as_py()
         if late:
             self.counts[topic] = self.counts.get(topic, 0) + late
+
+
+# The settings of a topic for timestamps, as the cluster reports them: for warnings, never for decisions. A process
+# asks once a minute for a topic. A cluster that does not answer, or refuses, counts as one that keeps all records.
+
+
+_LOG = logging.getLogger("spark_kafkalite.spark")
+_VALID_S: Final = 60.0
+# A warning is not worth a long wait.
+_TIMEOUT_MS: Final = 5_000
+
+
+class TimestampRules(NamedTuple):
+    """``retention_ms`` is -1 if the topic keeps everything, is compacted only, or is not known. ``is_replaced``: the
+    broker writes its own time into records (``message.timestamp.type=LogAppendTime``)."""
+
+    retention_ms: int = -1
+    is_replaced: bool = False
+
+
+_KNOWN: dict[tuple[str, str], tuple[float, TimestampRules]] = {}
+
+
+def timestamp_rules(client: Mapping[str, str], topic: str) -> TimestampRules:
+    """Return what the topic does with the timestamps of records."""
+    key = (client.get("bootstrap.servers", ""), topic)
+    known = _KNOWN.get(key)
+    if known is None or time.monotonic() - known[0] > _VALID_S:
+        known = _KNOWN[key] = (time.monotonic(), _asked(client, topic))
+    return known[1]
+
+
+def _asked(client: Mapping[str, str], topic: str) -> TimestampRules:
+    # Imported by every Python worker of Spark, which seldom asks.
+    from spark_kafkalite.client.admin.admin import Admin
+
+    try:
+        with Admin(admin_settings(client)) as admin:
+            entries = admin.describe_configs(topic=topic, timeout_ms=_TIMEOUT_MS)
+    except KafkaliteError as error:
+        _LOG.debug("cannot ask for the retention of topic %s: %s", topic, error)
+        return TimestampRules()
+    configs = {name: entry.value for name, entry in entries.items()}
+    is_replaced = configs.get("message.timestamp.type") == "LogAppendTime"
+    if "delete" not in (configs.get("cleanup.policy") or "delete"):
+        return TimestampRules(is_replaced=is_replaced)
+    return TimestampRules(int(configs.get("retention.ms") or -1), is_replaced)

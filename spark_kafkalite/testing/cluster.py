@@ -15,7 +15,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, free_ports
@@ -182,9 +181,7 @@ class _ServerProcess(ABC):
     def __enter__(self) -> Self:
         return self if self.running else self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop it; one that a test paused or broke is killed."""
         if not self.running:
             self.kill()  # of a dead one only what it started may be left

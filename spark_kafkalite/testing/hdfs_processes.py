@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from spark_kafkalite.testing import jars
@@ -48,9 +47,7 @@ class HdfsProcesses:
         self.wait_until_serving(self.nodes)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in (*self._data_nodes, self._name_node):
             if process is not None:
                 process.kill()

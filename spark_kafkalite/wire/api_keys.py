@@ -1,10 +1,11 @@
 """The API keys: the numbers by which the protocol names its APIs.
 
-They are those that this system serves, asks for, or will serve: produce, fetch, metadata, groups, topics, configs,
-transactions, ACLs, quotas, SASL and reassignments. Those of the controller quorum, share groups, streams groups and
-telemetry are left out. Versions are elsewhere: those that can be encoded in ``messages``, those that a broker serves in
-its handlers (``broker.requests.dispatch``), those that the client requests in ``client.network.connection``.
-Those from :data:`FIRST_OWN_KEY` on are not Kafka's: only brokers send them, to each other (``wire.inner``).
+They are those that this system serves or asks for: produce, fetch, metadata, groups, topics, configs, ACLs, quotas,
+SASL and reassignments. The key of another API comes with its handler: put it here, then
+``scripts/generate_messages.py`` writes its messages. Versions are elsewhere: those that can be encoded in ``messages``,
+those that a broker serves in its handlers (``broker.requests.dispatch``), those that the client requests in
+``client.network.connection``. Those from :data:`FIRST_OWN_KEY` on are not Kafka's: only brokers send them, to each
+other (``wire.inner``).
 Source: org.apache.kafka.common.protocol.ApiKeys.
 """
 
@@ -40,17 +41,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
-    ADD_PARTITIONS_TO_TXN = 24
-    ADD_OFFSETS_TO_TXN = 25
-    END_TXN = 26
-    WRITE_TXN_MARKERS = 27
-    TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
     DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
-    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
@@ -65,9 +60,6 @@ class ApiKey(IntEnum):
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
-    DESCRIBE_PRODUCERS = 61
-    DESCRIBE_TRANSACTIONS = 65
-    LIST_TRANSACTIONS = 66
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     COMPARE_REPLICAS = FIRST_OWN_KEY

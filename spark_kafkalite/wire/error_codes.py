@@ -33,7 +33,6 @@ _RARE: Final = (
     _Rare(48, "INVALID_TXN_STATE", KafkaError, "The transaction is in a state that does not allow this."),
     _Rare(49, "INVALID_PRODUCER_ID_MAPPING", KafkaError, "This producer id does not belong to the transactional id."),
     _Rare(51, "CONCURRENT_TRANSACTIONS", RetriableError, "The producer's last transaction is not finished yet."),
-    _Rare(52, "TRANSACTION_COORDINATOR_FENCED", KafkaError, "Another broker coordinates this transaction since."),
     _Rare(
         55,
         "OPERATION_NOT_ATTEMPTED",
@@ -55,8 +54,6 @@ _RARE: Final = (
     _Rare(67, "INVALID_PRINCIPAL_TYPE", KafkaError, "Principals of this type are not possible here."),
     _Rare(77, "STALE_BROKER_EPOCH", KafkaError, "The broker has registered again since."),
     _Rare(89, "THROTTLING_QUOTA_EXCEEDED", RetriableError, "The principal has used up its quota for such changes."),
-    _Rare(92, "DUPLICATE_RESOURCE", KafkaError, "The request names the resource twice."),
-    _Rare(93, "UNACCEPTABLE_CREDENTIAL", KafkaError, "The credential does not meet the rules."),
     _Rare(94, "INCONSISTENT_VOTER_SET", KafkaError, "The set of voters differs from the one this broker knows."),
     _Rare(95, "INVALID_UPDATE_VERSION", KafkaError, "The new version number is not legal."),
     _Rare(96, "FEATURE_UPDATE_FAILED", KafkaError, "The feature could not be changed."),

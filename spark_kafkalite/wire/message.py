@@ -1,41 +1,111 @@
-"""What all message classes in ``messages/`` share, and the entries of the protocol's table of APIs.
-
-The classes are generated, with plain ``__init__`` methods rather than dataclasses: making one dataclass with slots
-costs about half a millisecond at import, and a broker's handlers import some hundred and fifty of them at start.
+"""What all message classes in ``messages/`` and ``inner/`` share, and the entries of the protocol's table of APIs.
 
 One class stands for all versions of its struct, as in Kafka's own Java classes. A field that does not exist in the
 version being encoded is left out silently; a field that did not exist in the version that was decoded has its default.
-``SCHEMA`` lists which field exists in which versions, one row a field in wire order:
+A class lists its fields in wire order:
 
-    (name, type, first version, last version, nullable from version or None, tag or None)
+    class MetadataResponseBroker(Message):
+        node_id: int = field("int32", 0, 13)
+        rack: str | None = field("string", 1, 13, nullable_from=1, default=None)
 
 Types are ``bool``, ``int8`` to ``int64``, ``uint16``, ``uint32``, ``float64``, ``string``, ``bytes``, ``records``,
-``uuid``, the name of a struct of the same module, or one of these behind ``[]``. Rows with a tag live in the tagged
+``uuid``, the name of a struct of the same module, or one of these behind ``[]``. Fields with a tag live in the tagged
 section of a flexible version and are left out while they equal their default (KIP-482).
+
+They are no dataclasses: making one dataclass with slots costs about half a millisecond at import, and a broker's
+handlers import some hundred and fifty of them at start. Here the constructor is compiled when the first message of a
+class is made.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import Any, ClassVar, Final, NamedTuple, cast
+from typing import Any, ClassVar, Final, NamedTuple, cast, dataclass_transform
 
 from spark_kafkalite.slices import Work, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 
-SchemaRow = tuple[str, str, int, int, int | None, int | None]
-
-# Stands for "a new empty list" in the keyword arguments of generated constructors; None already means null there.
-NEW_LIST: Final[Any] = type("_NewList", (), {"__repr__": lambda self: "[]", "__slots__": ()})()
-ZERO_UUID: Final = bytes(16)
 # A list of fewer is freed at once; its elements are not, if they are messages.
 _FEW: Final = 256
+ZERO_UUID: Final = bytes(16)
+# Stands for "not given" and, in a constructor, for "a new one, empty"; None already means null there.
+_NEW: Final[Any] = type("_New", (), {"__repr__": lambda self: "new", "__slots__": ()})()
+# What a field of the type is without a default of its own. Lists and structs are not here: each gets a new one.
+_ZERO_VALUES: Final[dict[str, Any]] = {
+    "bool": False,
+    "float64": 0.0,
+    "string": "",
+    "bytes": b"",
+    "records": None,
+    "uuid": ZERO_UUID,
+    **dict.fromkeys(("int8", "int16", "int32", "int64", "uint16", "uint32"), 0),
+}
 
 
-class Message:
-    """A struct of the protocol: compared and shown by its fields, mutable, not hashable."""
+class SchemaRow(NamedTuple):
+    """How one field goes over the wire: in which versions it exists, and from which of them on it may be null."""
 
-    __slots__: tuple[str, ...] = ()
-    SCHEMA: ClassVar[tuple[SchemaRow, ...]] = ()
+    name: str
+    type: str
+    first_version: int
+    last_version: int
+    nullable_from: int | None
+    tag: int | None
+
+
+class _Field(NamedTuple):
+    """What :func:`field` was given."""
+
+    wire: tuple[str, int, int, int | None, int | None]
+    default: Any
+
+
+def field(
+    kafka_type: str,
+    first_version: int,
+    last_version: int,
+    *,
+    nullable_from: int | None = None,
+    tag: int | None = None,
+    default: Any = _NEW,
+) -> Any:
+    """Declare a field of a message. Without ``default`` it starts as zero, empty, or a new list or struct."""
+    if default is _NEW:
+        default = _ZERO_VALUES.get(kafka_type, _NEW)
+    return _Field((kafka_type, first_version, last_version, nullable_from, tag), default)
+
+
+@dataclass_transform(kw_only_default=True)
+class _MessageType(type):
+    """Turns the declared fields of a class into its slots, its ``SCHEMA`` and its ``DEFAULTS``."""
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], api_key: ApiKey | None = None
+    ) -> _MessageType:
+        fields = {key: value for key, value in namespace.items() if type(value) is _Field}
+        for key in fields:
+            del namespace[key]
+        namespace["__slots__"] = tuple(fields)
+        namespace["SCHEMA"] = tuple(SchemaRow(key, *value.wire) for key, value in fields.items())
+        if api_key is not None:
+            namespace["API_KEY"] = api_key
+        namespace["DEFAULTS"] = {key: value.default for key, value in fields.items()}
+        return super().__new__(cls, name, bases, namespace)
+
+
+class Message(metaclass=_MessageType):
+    """A struct of the protocol: made of keywords, compared and shown by its fields, mutable, not hashable."""
+
+    __slots__: ClassVar[tuple[str, ...]]
+    SCHEMA: ClassVar[tuple[SchemaRow, ...]]
+    DEFAULTS: ClassVar[dict[str, Any]]
+
+    def __init__(self, **values: Any) -> None:
+        """Compile the constructor of this message's class, which serves from now on, and call it."""
+        cls = type(self)
+        cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
+        cls.__init__(self, **values)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -47,6 +117,28 @@ class Message:
     def __repr__(self) -> str:
         fields = ", ".join(f"{row[0]}={getattr(self, row[0])!r}" for row in self.SCHEMA)
         return f"{type(self).__name__}({fields})"
+
+
+def _constructor(cls: type[Message]) -> Any:
+    """Write and compile ``__init__(self, *, field=default, ...)``; only names of generated classes get into it."""
+    scope: dict[str, Any] = {"new": _NEW}
+    parameters, lines = [], []
+    for row in cls.SCHEMA:
+        name, default = row.name, cls.DEFAULTS[row.name]
+        scope[f"default_{name}"] = default
+        value = name
+        if default is _NEW and row.type.startswith("[]"):
+            value = f"[] if {name} is new else {name}"
+        elif default is _NEW:
+            # A decoder passes None for a struct that did not come.
+            scope[row.type] = getattr(sys.modules[cls.__module__], row.type)
+            scope[f"default_{name}"] = None
+            value = f"{row.type}() if {name} is None else {name}"
+        parameters.append(f"{name}=default_{name}")
+        lines.append(f"    self.{name} = {value}\n")
+    signature = ", *, " + ", ".join(parameters) if parameters else ""
+    exec(f"def __init__(self{signature}):\n" + ("".join(lines) or "    pass\n"), scope)
+    return scope["__init__"]
 
 
 def dismantle(message: Message) -> Work[None]:
@@ -65,11 +157,22 @@ def dismantle(message: Message) -> Work[None]:
 
 
 class ApiMessage(Message):
-    """A whole request or response body."""
+    """A whole request or response body; ``class FetchRequest(RequestBody, api_key=ApiKey.FETCH)``."""
 
-    __slots__ = ()
     API_KEY: ClassVar[ApiKey]
     IS_REQUEST: ClassVar[bool]
+
+
+class RequestBody(ApiMessage):
+    """The body of a request."""
+
+    IS_REQUEST = True
+
+
+class ResponseBody(ApiMessage):
+    """The body of a response."""
+
+    IS_REQUEST = False
 
 
 class ApiSchema(NamedTuple):

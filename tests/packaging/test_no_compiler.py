@@ -53,8 +53,7 @@ def without_kernel(build: tuple[Path, str], tmp_path_factory: pytest.TempPathFac
 
 def test_the_build_says_that_the_kernel_is_missing_and_what_to_do(build: tuple[Path, str]) -> None:
     wheel, said = build
-    for extension in ("spark_kafkalite.records._kernel", "spark_kafkalite._huge_pages"):
-        assert f"WARNING: {extension} was NOT built" in said
+    assert "WARNING: spark_kafkalite.records._kernel was NOT built" in said
     assert "Install a C compiler" in said
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
 

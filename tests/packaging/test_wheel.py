@@ -64,8 +64,7 @@ with BrokerProcess(Path("data")) as broker:
 
 def test_the_wheel_holds_the_kernel_and_the_types_and_nothing_foreign(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for extension in ("spark_kafkalite/records/_kernel.", "spark_kafkalite/_huge_pages."):
-        assert [name for name in names if name.startswith(extension) and name.endswith(".so")]
+    assert [name for name in names if name.startswith("spark_kafkalite/records/_kernel.") and name.endswith(".so")]
     assert {"spark_kafkalite/py.typed", "spark_kafkalite/records/_kernel.pyi", "pyspark_kafkalite/__init__.py"} <= set(
         names
     )

@@ -44,8 +44,7 @@ class ServedConnection:
     def broken(self, reason: str) -> None:
         if not self.closed:
             self.closed = True
-            if self.session.on_close is not None:
-                self.session.on_close()
+            self.session.connection_closed()
             pending, self._pending = self._pending, deque()
             for exchange in pending:
                 if exchange.response is None:

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafkalite.broker.network.listener_tls import BrokerTls
+from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
+from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.client.command_config import read_command_config
 from spark_kafkalite.client.config import CONSUMER_SETTINGS, consumer_config
 from spark_kafkalite.security import kerberos
@@ -148,7 +151,25 @@ def test_the_errors_that_the_page_explains_exist() -> None:
 
 def test_the_settings_that_the_page_names_exist() -> None:
     named = set(re.findall(r"`((?:ssl|sasl|security)\.[a-z.]+[a-z])(?:=[^`]*)?`", TEXT))
-    # Of brokers, of the JVM, and a group of settings.
-    others = {"ssl.client.auth", "ssl.provider", "ssl.engine.factory.class"}
+    # Of the JVM.
+    others = {"ssl.provider", "ssl.engine.factory.class"}
     assert len(named) > 15
-    assert [name for name in sorted(named - others) if name not in CONSUMER_SETTINGS] == []
+    missing = {name for name in named - others if name not in CONSUMER_SETTINGS and name not in BROKER_SETTINGS}
+    assert missing == set()
+
+
+@pytest.mark.parametrize("more", [block for block in PROPERTIES if block.startswith("ssl.principal")])
+def test_a_broker_takes_the_file_with_tls(more: str, tmp_path: Path) -> None:
+    (block,) = [block for block in PROPERTIES if "OUTSIDE:SSL" in block]
+    authority = Authority(tmp_path, "operators")
+    (tmp_path / "broker.pem").write_bytes(authority.issue("broker", "10.0.0.1", "192.168.7.1").pem_file().read_bytes())
+    (tmp_path / "ca.pem").write_bytes(authority.pem_file().read_bytes())
+    path = tmp_path / "server.properties"
+    path.write_text(block.replace("/etc/kafkalite", str(tmp_path)) + more)
+    config = BrokerConfig.load(path)
+    assert {each.name: each.protocol.value for each in config.listeners} == {
+        "PLAINTEXT": "PLAINTEXT",
+        "OUTSIDE": "SSL",
+        "INNER": "SSL",
+    }
+    assert BrokerTls(config).warnings() == []

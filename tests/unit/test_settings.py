@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.prefixed_settings import SettingPrefix
 from spark_kafkalite.settings import Kind, Setting, SettingGroup, property_name, read_properties
 from tests import canary
 
@@ -20,6 +21,22 @@ GROUP = SettingGroup(
         Setting("compression.type", "string", "producer", "Codec.", choices=("producer", "gzip")),
         Setting("secret", "password", None, "A secret."),
         Setting("rack", "string", None, "Where it stands."),
+    ),
+)
+
+
+IN_PARTS = SettingGroup(
+    "broker",
+    (
+        Setting("ssl.keystore.location", "string", None, "A file."),
+        Setting("ssl.client.auth", "string", "none", "Whether.", choices=("none", "required")),
+        Setting("log.dirs", "list", ("data",), "Where."),
+    ),
+    prefix=SettingPrefix(
+        "listener.name.",
+        "listener",
+        frozenset({"ssl.keystore.location", "ssl.client.auth"}),
+        frozenset({"ssl.keystore.location"}),
     ),
 )
 
@@ -261,3 +278,35 @@ def test_a_missing_file_is_named_with_the_reason(tmp_path: Path) -> None:
 def test_keyword_arguments_have_kafkas_names() -> None:
     assert property_name("bootstrap_servers") == "bootstrap.servers"
     assert property_name("acks") == "acks"
+
+
+def test_a_setting_is_given_for_a_part_under_its_prefix() -> None:
+    name = "listener.name.In.Side.ssl.client.auth"
+    assert IN_PARTS.parse({name: "required"}) == {"listener.name.in.side.ssl.client.auth": "required"}
+    assert IN_PARTS.part_of(name) == "in.side"
+    assert IN_PARTS.part_of("ssl.client.auth") is None
+    assert name in IN_PARTS
+    # The value for all stands in for it, so it has no default.
+    assert IN_PARTS[name].default is None
+    assert IN_PARTS["listener.name.in.ssl.keystore.location"].dynamic
+    assert not IN_PARTS[name].dynamic
+    assert not IN_PARTS["ssl.keystore.location"].dynamic
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "message"),
+    [
+        (
+            "listener.name.inner.ssl.keystore.locaton",
+            "f",
+            r"unknown .* did you mean 'listener\.name\.inner\.ssl\.keystore\.location'\?",
+        ),
+        ("listener.name.inner.log.dirs", "d", "log.dirs is one value for all, and cannot be given for one listener"),
+        ("listener.name.ssl.client.auth", "none", r"unknown broker setting 'listener.name.ssl.client.auth'"),
+        ("listener.name.inner.zzz", "d", r"unknown broker setting 'listener.name.inner.zzz'$"),
+        ("listener.name.inner.ssl.client.auth", "maybe", "listener.name.inner.ssl.client.auth=maybe: must be one of"),
+    ],
+)
+def test_a_mistake_under_a_prefix_is_named(name: str, raw: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        IN_PARTS.parse({name: raw})

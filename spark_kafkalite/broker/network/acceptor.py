@@ -24,12 +24,14 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
+from spark_kafkalite.broker.authorization.authorizer import Authorizer, SessionRights
 from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.event_loop import end_of_pass
-from spark_kafkalite.broker.network.channel import PlainChannel
+from spark_kafkalite.broker.network.channel import Channel, PlainChannel
 from spark_kafkalite.broker.network.connection import Connection, Limits
 from spark_kafkalite.broker.network.inner_wire import InnerWire
+from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener, address_text
 from spark_kafkalite.broker.network.outbox import ROOM_BYTES
 from spark_kafkalite.broker.network.request_memory import RequestMemory
@@ -48,6 +50,8 @@ _SCRATCH_BYTES = 512 * 1024
 _SWEEP_INTERVAL_S = 1.0
 # Connections accepted in one pass of the loop.
 _ACCEPTS_PER_PASS = 64
+# Connections of clients that may be in their TLS handshake at a time, of 40 KiB each.
+_MOST_HANDSHAKES = 1000
 # accept(2) also reports errors of the new connection.
 _TRANSIENT = (errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -64,6 +68,7 @@ class Acceptor:
         memory: RequestMemory,
         descriptors: Descriptors,
         inner_wire: InnerWire,
+        tls: BrokerTls,
         partitions: Callable[[], int],
     ) -> None:
         """``partitions`` returns the number of hosted partitions. Each needs a descriptor, like a connection."""
@@ -73,10 +78,13 @@ class Acceptor:
         self.memory = memory
         self.scratch = memoryview(bytearray(HEAD_BYTES + _SCRATCH_BYTES))
         self.room = memoryview(bytearray(ROOM_BYTES))
+        # What limits the rights of clients; None where nothing does. Set before start().
+        self.authorizer: Authorizer | None = None
         # The function that serves a request; set by start().
         self.serve: Callable[[Connection, memoryview], None]
         self._descriptors = descriptors
         self._inner_wire = inner_wire
+        self._tls = tls
         inner_wire.on_change(self._secret_changed)
         self._partitions = partitions
         config = settings.current
@@ -87,6 +95,7 @@ class Acceptor:
             max_response_bytes=config["queued.max.response.bytes.per.connection"],
             read_timeout_s=config["request.read.timeout.ms"] / 1000,
             idle_s=idle_ms / 1000 if idle_ms >= 0 else -1,
+            max_unauthenticated_bytes=min(config["sasl.server.max.receive.size"], config["socket.request.max.bytes"]),
         )
         self._config = config
         self._settings = settings
@@ -96,6 +105,8 @@ class Acceptor:
         # The number of clients' connections.
         self._client_count = 0
         self._by_address: Counter[str] = Counter()
+        # Those of clients whose TLS handshake is not complete, the oldest first.
+        self._shaking: dict[Connection, None] = {}
         # The number of connections accepted so far, by listener.
         self.accepted: Counter[str] = Counter()
         self._spare: int | None = _open_spare()
@@ -208,6 +219,7 @@ class Acceptor:
             connected.close()
             self._quiet.log(logging.WARNING, "limit", "closed a connection from %s: %s", host, problem)
             return
+        session = Session(address_text(host, address[1]), listener)
         try:
             for option, setting in (
                 (socket.SO_SNDBUF, "socket.send.buffer.bytes"),
@@ -215,15 +227,16 @@ class Acceptor:
             ):
                 if self._config[setting] > 0:
                     connected.setsockopt(socket.SOL_SOCKET, option, self._config[setting])
-            channel = PlainChannel(connected)
+            channel = self._channel(connected, listener, session)
         except OSError as error:
             # The peer may have closed the connection already.
             connected.close()
             logger.debug("connection from %s lost at once: %s", host, error.strerror)
             return
-        session = Session(address_text(host, address[1]), listener)
-        if is_for_brokers:
+        if is_for_brokers or listener.protocol.uses_sasl:
             session.begin_handshake(Handshake.EXPECTED, self.loop.time() + self.limits.read_timeout_s)
+        if self.authorizer is not None:
+            session.rights = SessionRights(self.authorizer, session)
         connection = Connection(self, channel, session)
         self._connections[connection] = None if is_for_brokers else host
         self.accepted[listener.name] += 1
@@ -231,6 +244,20 @@ class Acceptor:
             self._client_count += 1
             self._by_address[host] += 1
         logger.debug("connection from %s", connection.session.peer)
+        if channel.needs_handshake and not is_for_brokers:
+            self._shaking[connection] = None
+            if len(self._shaking) > _MOST_HANDSHAKES:
+                # The oldest: a client of good will needs milliseconds, so a flood does not keep it out.
+                next(iter(self._shaking)).close(f"is the oldest of {len(self._shaking)} handshakes", hostile=True)
+
+    def _channel(self, connected: socket.socket, listener: Listener, session: Session) -> Channel:
+        if listener.protocol.encrypts:
+            return self._tls.channel(connected, listener, session)
+        return PlainChannel(connected)
+
+    def handshake_complete(self, connection: Connection) -> None:
+        """Take note that a channel may be used (``connection.Owner``)."""
+        self._shaking.pop(connection, None)
 
     def _problem_with_one_more(self, host: str, *, is_for_brokers: bool) -> str | None:
         """Return why a new connection must be closed at once, None if it may stay."""
@@ -254,6 +281,7 @@ class Acceptor:
         """Remove a closed connection (``connection.Owner``)."""
         peer = connection.session.peer
         host = self._connections.pop(connection, None)
+        self._shaking.pop(connection, None)
         if host is not None:
             self._client_count -= 1
             self._by_address[host] -= 1

@@ -1,12 +1,14 @@
 """A byte stream to one peer, behind the few calls that a connection needs.
 
-:class:`PlainChannel` is a raw non-blocking socket. Under TLS more can be so, and a connection counts on all of it:
+:class:`PlainChannel` is a raw non-blocking socket. Under TLS (``tls_channel``) more can be so, and a connection counts
+on all of it:
 
 - a handshake comes before the first byte;
 - bytes may be here, decrypted, for which the socket does not become readable any more (``has_buffered``);
 - receiving may have to wait until something can be sent, and sending until something was received;
 - what a call receives ends where one record ends, however much room there is behind;
-- ``send_file`` reads pieces of the file and sends them, since the kernel cannot.
+- ``send_file`` reads pieces of the file and sends them, since the kernel cannot;
+- what ``send`` has taken may still wait, encrypted, in the channel (``unsent_bytes``) until ``flush`` has sent it.
 
 Nothing here knows what the bytes mean. Every call returns at once. "Would block" is None (False for the handshake), and
 ``read_needs_write`` and ``write_needs_read`` name what to wait for then; a peer that is gone, or that fails in the
@@ -25,6 +27,16 @@ Buffer = bytes | bytearray | memoryview
 
 class Channel(Protocol):
     """What a connection asks of its byte stream."""
+
+    @property
+    def turn_bytes(self) -> int:
+        """How many bytes one connection may send before others get their turn."""
+        ...
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the channel has taken to send and still holds; what is sent next waits behind them."""
+        ...
 
     @property
     def needs_handshake(self) -> bool:
@@ -69,9 +81,21 @@ class Channel(Protocol):
         """Send up to ``count`` bytes of a file; return bytes sent, 0 when the file ends before, None for none."""
         ...
 
+    def flush(self) -> bool:
+        """Send what the channel holds; return whether it holds nothing any more."""
+        ...
+
     def close(self) -> None:
         """Close at once; what was not sent is lost."""
         ...
+
+
+def prepare(connected: socket.socket) -> None:
+    """Set the options of a connected socket for a channel. Raises OSError."""
+    connected.setblocking(False)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Finds peers that vanished without a word (a host that lost power) long before the idle limit would.
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 class PlainChannel:
@@ -79,6 +103,8 @@ class PlainChannel:
 
     __slots__ = ("_fileno", "_socket")
 
+    turn_bytes = 4 * 1024 * 1024
+    unsent_bytes = 0
     needs_handshake = False
     has_buffered = False
     read_needs_write = False
@@ -86,10 +112,7 @@ class PlainChannel:
 
     def __init__(self, connected: socket.socket) -> None:
         """Take over a connected socket."""
-        connected.setblocking(False)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Finds peers that vanished without a word (a host that lost power) long before the idle limit would.
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        prepare(connected)
         self._socket = connected
         self._fileno = connected.fileno()
 
@@ -119,6 +142,9 @@ class PlainChannel:
             return send_file(self._fileno, fileno, position, count)
         except (BlockingIOError, InterruptedError):
             return None
+
+    def flush(self) -> bool:
+        return True
 
     def close(self) -> None:
         self._socket.close()

@@ -47,23 +47,42 @@ from spark_kafkalite.wire.frame import FrameReader, FrameSizeError
 
 _quiet = QuietLog(logging.getLogger(__name__))
 
-# Of a request on a listener that serves nobody who has not proved himself.
+# Of a request on a listener without SASL that is for brokers alone, which send no large tokens.
 _MOST_BEFORE_PROOF_BYTES = 64 * 1024
+# How long a TLS handshake may take, if request.read.timeout.ms is not shorter still.
+_HANDSHAKE_S = 10.0
+# The first two bytes of a TLS handshake, where a request has its length.
+_TLS_HANDSHAKE = 0x1603
 
 
 class Limits:
     """The settings that every connection obeys, read once."""
 
-    __slots__ = ("idle_s", "max_frame_bytes", "max_requests", "max_response_bytes", "read_timeout_s")
+    __slots__ = (
+        "idle_s",
+        "max_frame_bytes",
+        "max_requests",
+        "max_response_bytes",
+        "max_unauthenticated_bytes",
+        "read_timeout_s",
+    )
 
     def __init__(
-        self, max_frame_bytes: int, max_requests: int, max_response_bytes: int, read_timeout_s: float, idle_s: float
+        self,
+        max_frame_bytes: int,
+        max_requests: int,
+        max_response_bytes: int,
+        read_timeout_s: float,
+        idle_s: float,
+        max_unauthenticated_bytes: int,
     ) -> None:
+        """``max_unauthenticated_bytes``: of a request while the client has to authenticate first."""
         self.max_frame_bytes = max_frame_bytes
         self.max_requests = max_requests
         self.max_response_bytes = max_response_bytes
         self.read_timeout_s = read_timeout_s
         self.idle_s = idle_s
+        self.max_unauthenticated_bytes = max_unauthenticated_bytes
 
 
 class Owner(Protocol):
@@ -79,6 +98,10 @@ class Owner(Protocol):
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request: answer it, defer the answer, or raise FrameError."""
+        ...
+
+    def handshake_complete(self, connection: Connection) -> None:
+        """Take note that the channel's handshake is complete."""
         ...
 
     def connection_closed(self, connection: Connection, reason: str, *, hostile: bool) -> None:
@@ -117,7 +140,10 @@ class Connection:
         self._channel = channel
         self.session = session
         expects_proof = session.handshake is Handshake.EXPECTED
-        most_bytes = _MOST_BEFORE_PROOF_BYTES if expects_proof else owner.limits.max_frame_bytes
+        most_bytes = owner.limits.max_frame_bytes
+        if expects_proof:
+            uses_sasl = session.listener.protocol.uses_sasl
+            most_bytes = owner.limits.max_unauthenticated_bytes if uses_sasl else _MOST_BEFORE_PROOF_BYTES
         self._frames = FrameReader(most_bytes, owner.scratch)
         self._incoming = Incoming(self._frames, owner.memory)
         # By how much work that is not done.
@@ -181,10 +207,13 @@ class Connection:
         try:
             done = self._channel.handshake()
         except OSError as error:
-            self.close(f"did not complete its handshake: {error.strerror or error}", hostile=True)
+            # That a peer just goes says little: programs that look whether a port is open do so.
+            is_hostile = not isinstance(error, ConnectionResetError)
+            self.close(f"did not complete its handshake: {error.strerror or error}", hostile=is_hostile)
             return False
-        if not done:
-            self._readiness.update()
+        self._readiness.update()
+        if done:
+            self._owner.handshake_complete(self)
         return done
 
     def _report_bug(self) -> None:
@@ -234,6 +263,11 @@ class Connection:
         if frames.partial is None:
             owner.memory.request_complete(self)
 
+    @property
+    def _limit_name(self) -> str:
+        is_all = self._frames.max_frame_bytes == self._owner.limits.max_frame_bytes
+        return "socket.request.max.bytes" if is_all else "sasl.server.max.receive.size, until it authenticates"
+
     def allow_large_requests(self) -> None:
         """Take requests of any allowed size, although the session began with a handshake."""
         self._frames.max_frame_bytes = self._owner.limits.max_frame_bytes
@@ -250,11 +284,7 @@ class Connection:
             try:
                 frame = frames.next_frame()
             except FrameSizeError as error:
-                self.close(
-                    f"announced a request of {error.size_bytes} bytes, allowed are 1 to {frames.max_frame_bytes} "
-                    "(socket.request.max.bytes); is this a client of another protocol?",
-                    hostile=True,
-                )
+                self.close(_oversized(error.size_bytes, frames.max_frame_bytes, self._limit_name), hostile=True)
                 return
             if frame is None:
                 break
@@ -470,13 +500,14 @@ class Connection:
     def overdue(self, now_s: float) -> str | None:
         """Return why the connection must be closed now for being slow or idle, or None. Called every second or so."""
         limits = self._owner.limits
+        self.session.maybe_expire(now_s)
         if now_s > self.session.handshake_due_s:
             failed = self.session.handshake is Handshake.FAILED
             return "failed to authenticate" if failed else "did not authenticate in time (request.read.timeout.ms)"
         if self._channel.needs_handshake:
             waited_s = now_s - self.last_activity_s
-            if waited_s > limits.read_timeout_s:
-                return f"did not complete its handshake in {waited_s:.0f} s (request.read.timeout.ms)"
+            if waited_s > min(limits.read_timeout_s, _HANDSHAKE_S):
+                return f"did not complete its handshake in {waited_s:.0f} s"
         elif self._frames.is_amid_frame:
             # Not the peer's fault while we do not read.
             return self._incoming.slowness(now_s, limits.read_timeout_s) if self._readiness.reading else None
@@ -497,7 +528,7 @@ class Connection:
     @property
     def has_work(self) -> bool:
         """Whether responses are owed or unsent."""
-        return bool(self._pending or self._outbox.pieces)
+        return bool(self._pending or self._outbox.pieces or self._channel.unsent_bytes)
 
     def fileno(self) -> int:
         """File descriptor of the channel."""
@@ -519,8 +550,7 @@ class Connection:
                 exchange.abandon()
             else:
                 exchange.ended(sent=False)
-        if self.session.on_close is not None:
-            self.session.on_close()
+        self.session.connection_closed()
         self._owner.connection_closed(self, reason, hostile=hostile)
 
     def __repr__(self) -> str:
@@ -528,3 +558,15 @@ class Connection:
             f"<Connection {self.session.peer} pending={len(self._pending)} unsent={self._outbox.unsent_bytes} "
             f"reading={self._readiness.reading} writing={self._readiness.writing} closed={self.closed}>"
         )
+
+
+def _oversized(size_bytes: int, most_bytes: int, setting: str) -> str:
+    """Return why a connection is closed that announces a request of this size; ``setting`` has the limit."""
+    if size_bytes >> 16 == _TLS_HANDSHAKE:
+        return (
+            "speaks TLS to a listener without TLS; a client of it needs security.protocol=PLAINTEXT or SASL_PLAINTEXT"
+        )
+    return (
+        f"announced a request of {size_bytes} bytes, allowed are 1 to {most_bytes} ({setting}); is this a client of "
+        "another protocol?"
+    )

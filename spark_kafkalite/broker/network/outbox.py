@@ -20,8 +20,6 @@ from spark_kafkalite.log.segments.sending import Sending
 from spark_kafkalite.platform_calls import NOWAIT
 from spark_kafkalite.wire.frame import LENGTH
 
-# Bytes that one connection may send before others get their turn.
-_TURN_BYTES = 4 * 1024 * 1024
 # What is gathered at most: for a socket that takes it all, and for one that has not.
 ROOM_BYTES: Final = 256 * 1024
 _ROOM_OF_SLOW_BYTES: Final = 64 * 1024
@@ -126,11 +124,22 @@ class FileEndedError(Exception):
 class Outbox:
     """The unsent pieces of one channel. ``unsent_bytes`` counts memory without ranges of files, ``sent_bytes`` all."""
 
-    __slots__ = ("_channel", "_is_slow", "_put_bytes", "_room", "_watched", "pieces", "sent_bytes", "unsent_bytes")
+    __slots__ = (
+        "_channel",
+        "_is_slow",
+        "_put_bytes",
+        "_room",
+        "_turn_bytes",
+        "_watched",
+        "pieces",
+        "sent_bytes",
+        "unsent_bytes",
+    )
 
     def __init__(self, channel: Channel, room: memoryview) -> None:
         """``room`` is where pieces are gathered, ROOM_BYTES; all outboxes of one loop may share it."""
         self._channel = channel
+        self._turn_bytes = channel.turn_bytes
         self._room = room
         # Whether the socket has not taken what it was offered, since all was sent the last time.
         self._is_slow = False
@@ -202,10 +211,10 @@ class Outbox:
             self._take_out(sent)
             if self._watched:
                 self._tell_watchers()
-            if turn_bytes >= _TURN_BYTES and pieces:
+            if turn_bytes >= self._turn_bytes and pieces:
                 return False
         self._is_slow = False
-        return True
+        return not self._channel.unsent_bytes or self._channel.flush()
 
     def _send_some(self) -> int | None:
         """Send a part of what is queued; return how much."""

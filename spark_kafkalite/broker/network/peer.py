@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from spark_kafkalite.broker.network.channel import Buffer, PlainChannel
+from spark_kafkalite.broker.network.channel import Buffer, Channel, PlainChannel
 from spark_kafkalite.broker.network.listeners import address_text
 from spark_kafkalite.broker.network.outbox import ROOM_BYTES, Outbox
 from spark_kafkalite.broker.network.readiness import Readiness
@@ -43,6 +43,7 @@ from spark_kafkalite.errors import (
     SaslAuthenticationFailed,
     UnsupportedVersion,
 )
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.security.cluster_secret import MECHANISM, ClusterSecret, broker_user
 from spark_kafkalite.slices import NextTurn, Slices
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -72,6 +73,7 @@ _REMEDY: Final = "all brokers of a cluster need the same secret (inter.broker.se
 
 OnAnswer = Callable[[memoryview], None]
 OnClosed = Callable[[KafkaliteError], None]
+MakeChannel = Callable[[socket.socket], Channel]
 
 
 class PeerIdentity(NamedTuple):
@@ -83,10 +85,14 @@ class PeerIdentity(NamedTuple):
 
 
 class PeerSettings(NamedTuple):
-    """``timeout_s`` limits connecting with authentication, and each answer; ``receive_buffer_bytes``: SO_RCVBUF."""
+    """``timeout_s`` limits connecting with authentication, and each answer; ``receive_buffer_bytes``: SO_RCVBUF.
+
+    ``tls_channel`` makes the channel to a broker whose inner listener has TLS.
+    """
 
     timeout_s: float
     receive_buffer_bytes: int
+    tls_channel: Callable[[socket.socket, BrokerInfo], Channel] | None = None
 
 
 class _Sent(NamedTuple):
@@ -117,6 +123,7 @@ class PeerConnection:
         "was_proved",
         "_later",
         "_loop",
+        "_make_channel",
         "_next_turn",
         "_on_closed",
         "_opening",
@@ -141,8 +148,9 @@ class PeerConnection:
         identity: PeerIdentity,
         settings: PeerSettings,
         on_closed: OnClosed,
+        make_channel: MakeChannel = PlainChannel,
     ) -> None:
-        """Begin to connect to broker ``peer_id``.
+        """Begin to connect to broker ``peer_id``. ``make_channel`` may raise OSError and ConfigError.
 
         ``on_closed`` is called once, never from inside a call to this object, and not after :meth:`close`. Raises
         BrokerUnreachable if there is no memory for a connection.
@@ -157,6 +165,7 @@ class PeerConnection:
         self._client_id = broker_user(identity.broker_id)
         self._settings = settings
         self._on_closed = on_closed
+        self._make_channel = make_channel
         try:
             self._frames = FrameReader(_MOST_BEFORE_PROOF_BYTES, lend_memory(HEAD_BYTES + _SCRATCH_BYTES))
             self._room = lend_memory(ROOM_BYTES)
@@ -171,7 +180,7 @@ class PeerConnection:
         self._held = 0
         self._flush_scheduled = self._resume_scheduled = self._in_turn = False
         self._next_turn = NextTurn(slices)
-        self._channel: PlainChannel | None = None
+        self._channel: Channel | None = None
         self._outbox: Outbox
         self._readiness: Readiness
         self._due_timer: asyncio.TimerHandle | None = None
@@ -267,8 +276,8 @@ class PeerConnection:
         while self._later:
             self._put(*self._later.popleft())
 
-    async def _connected(self) -> PlainChannel:
-        """Return a connected socket. Raises OSError."""
+    async def _connected(self) -> Channel:
+        """Return a channel whose handshake is complete. Raises OSError, ConfigError."""
         problem: OSError | None = None
         for family, address in await _addresses(self._loop, *self._address):
             connecting = socket.socket(family, socket.SOCK_STREAM)
@@ -278,7 +287,10 @@ class PeerConnection:
                     # Before connecting, because TCP announces its window scale in the handshake.
                     connecting.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._settings.receive_buffer_bytes)
                 await self._loop.sock_connect(connecting, address)
-                return PlainChannel(connecting)
+                channel = self._make_channel(connecting)
+                while not channel.handshake():
+                    await self._ready(channel)
+                return channel
             except OSError as error:
                 connecting.close()
                 problem = error
@@ -286,6 +298,17 @@ class PeerConnection:
                 connecting.close()
                 raise
         raise problem or OSError("its name has no address")
+
+    async def _ready(self, channel: Channel) -> None:
+        """Wait until the handshake can go on."""
+        ready: asyncio.Future[None] = self._loop.create_future()
+        fileno, is_write = channel.fileno(), channel.read_needs_write
+        watch = self._loop.add_writer if is_write else self._loop.add_reader
+        watch(fileno, _complete, ready)
+        try:
+            await ready
+        finally:
+            (self._loop.remove_writer if is_write else self._loop.remove_reader)(fileno)
 
     async def _prove(self) -> None:
         """Authenticate this broker to the other one, and the other one to this broker. Raises KafkaliteError."""
@@ -410,6 +433,8 @@ class PeerConnection:
         except OSError as error:
             self._fail(f"is gone: {error.strerror}")
             return
+        if self._channel.has_buffered:
+            self._readiness.read_soon()
         if received is None:
             return
         if received == 0:
@@ -508,6 +533,11 @@ class PeerConnection:
         on_closed = self._on_closed
         self.close()
         on_closed(error)
+
+
+def _complete(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[tuple[int, tuple[Any, ...]]]:

@@ -13,9 +13,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final
 
-from spark_kafkalite.broker.network.peer import OnClosed, PeerConnection, PeerIdentity, PeerSettings
+from spark_kafkalite.broker.network.channel import PlainChannel
+from spark_kafkalite.broker.network.peer import MakeChannel, OnClosed, PeerConnection, PeerIdentity, PeerSettings
 from spark_kafkalite.errors import BrokerUnreachable, ClosedError, KafkaliteError
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
+from spark_kafkalite.security.settings import TLS_PROTOCOLS
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire.codec import decode_response_body_in_slices, encode_body_in_slices
 from spark_kafkalite.wire.message import ApiMessage
@@ -66,7 +68,14 @@ class Peers:
             identity,
             self._settings,
             on_closed,
+            self._make_channel(broker),
         )
+
+    def _make_channel(self, broker: BrokerInfo) -> MakeChannel:
+        tls_channel = self._settings.tls_channel
+        if broker.inner_protocol in TLS_PROTOCOLS and tls_channel is not None:
+            return lambda connected: tls_channel(connected, broker)
+        return PlainChannel
 
     async def ask(self, broker: BrokerInfo, message: ApiMessage, version: int, *, timeout_s: float) -> Any:
         """Send one request to a broker and return the message that answers it.

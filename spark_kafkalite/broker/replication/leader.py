@@ -467,7 +467,8 @@ class Leader(Appender):
         """Append a batch that this broker has made itself, as with ``acks=all``.
 
         Admission looks for what producers get wrong, and is left out. Raises the errors of :meth:`check_acks`,
-        MessageTooLarge (10), RecordListTooLarge (18), KafkaStorageError (56).
+        MessageTooLarge (10), RecordListTooLarge (18), KafkaStorageError (56); for a producer's transaction
+        InvalidProducerEpoch (47) and TransactionCoordinatorFenced (52).
         """
         self.check_acks(ACKS_ALL)
         limit_bytes = self.log.config.max_message_bytes
@@ -476,11 +477,13 @@ class Leader(Appender):
                 f"{self.topic_partition}: the record batch has {len(batch)} bytes, max.message.bytes of the topic is "
                 f"{limit_bytes}"
             )
-        return self._append(batch, kernel.read_header(batch))
+        return self._append(batch, kernel.read_header(batch), is_own=True)
 
-    def _append(self, batch: memoryview, header: BatchHeader, ahead: WriteAhead | None = None) -> AppendResult:
+    def _append(
+        self, batch: memoryview, header: BatchHeader, ahead: WriteAhead | None = None, *, is_own: bool = False
+    ) -> AppendResult:
         try:
-            result = self.log.append_as_leader(batch, header, self.epoch, ahead)
+            result = self.log.append_as_leader(batch, header, self.epoch, ahead, is_own=is_own)
         except KafkaStorageError as error:
             self._on_refused(error)
             raise

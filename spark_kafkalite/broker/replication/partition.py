@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.metrics.counters import LogMeters
@@ -114,7 +114,7 @@ class PartitionServices:
         # Told when a follower's log has other sound batches than its leader's.
         self.on_differing: Callable[[Partition], None] = lambda partition: None
         # Told when a partition's disk has failed, so that nobody waits for it.
-        self.on_offline: Callable[[Partition], None] = lambda partition: None
+        self.on_offline: list[Callable[[Partition], None]] = []
         # Told when a partition's disk has refused records for want of room, so that others may go on without it.
         self.on_full: Callable[[Partition], None] = lambda partition: None
         # Told which partitions lie on a disk that does not answer, so that others may go on without it.
@@ -124,11 +124,11 @@ class PartitionServices:
         # Told which partition's log is gone, and the topic's id, so that those lead that have it.
         self.on_log_lost: Callable[[TopicPartition, bytes], None] = lambda topic_partition, topic_id: None
         # Told when a partition begins to lead under an epoch, and when it ceases to lead.
-        self.on_role_change: Callable[[Partition], None] = lambda partition: None
+        self.on_role_change: list[Callable[[Partition], None]] = []
         # Told when a partition has another role; with a Follower it is to be copied from its leader.
         self.on_following: Callable[[Partition], None] = lambda partition: None
         # Told when a truncation has ended, so that the partition can have another role again.
-        self.on_settled: Callable[[Partition], None] = lambda partition: None
+        self.on_settled: list[Callable[[Partition], None]] = []
         # Told where a follower's log should start, with its leader's.
         self.on_leader_log_start: Callable[[Partition, int], None] = lambda partition, offset: None
         # Told when a follower has said that its log starts later than before.
@@ -189,7 +189,7 @@ class Partition:
         self._flusher = Flusher(
             log, services.clock, services.purgatory, services.io, self._flushed, self._storage_failed, services.meters
         )
-        log.on_start_moved = self._log_start_moved
+        log.on_start_moved.append(self._log_start_moved)
         log.local.known_damage.listener = self
         # What was accepted under this epoch, or is about to be.
         self._accepted: Ranges = NONE
@@ -254,7 +254,7 @@ class Partition:
         self._accepted = NONE
         self._change_role(leader, leader_epoch)
         leader.take_state(state)
-        self._services.on_role_change(self)
+        self._tell(self._services.on_role_change)
         if self.log.is_damaged:
             self._accept_as_told(state)
             self._services.on_damaged(self)
@@ -323,7 +323,11 @@ class Partition:
         return self.log.local.truncating
 
     def _settled(self) -> None:
-        self._services.on_settled(self)
+        self._tell(self._services.on_settled)
+
+    def _tell(self, listeners: Iterable[Callable[[Partition], None]]) -> None:
+        for listener in listeners:
+            listener(self)
 
     def _leader_starts_at(self, offset: int) -> None:
         self._services.on_leader_log_start(self, offset)
@@ -372,7 +376,7 @@ class Partition:
         # What this broker has shown says nothing about the records that another leader puts there.
         self.bounds.forget_shown()
         self._change_role(role, leader_epoch)
-        self._services.on_role_change(self)
+        self._tell(self._services.on_role_change)
 
     def _change_role(self, role: Role, leader_epoch: int, reason: KafkaError | None = None) -> None:
         """Take another role. Requests that wait for this broker as the former leader are answered."""
@@ -396,8 +400,8 @@ class Partition:
         if self.storage_error is None:
             self.storage_error = KafkaStorageError(f"{self.topic_partition}: {error}")
         self._change_role(NoLeader(self.topic_partition), self.leader_epoch, self.storage_error)
-        self._services.on_role_change(self)
-        self._services.on_offline(self)
+        self._tell(self._services.on_role_change)
+        self._tell(self._services.on_offline)
 
     def _storage_failed(self, error: BaseException) -> None:
         self._services.on_storage_failure(self, error)
@@ -419,11 +423,13 @@ class Partition:
         self._flusher.close()
         gone = NoLeader(self.topic_partition, f"{self.topic_partition} is not hosted here any more")
         self._change_role(gone, self.leader_epoch)
-        self._services.on_role_change(self)
+        self._tell(self._services.on_role_change)
         self._flusher.forget_partition()
+        if self._log_start_moved in self.log.on_start_moved:
+            self.log.on_start_moved.remove(self._log_start_moved)
         # The log may be another partition's by now.
-        if self.log.on_start_moved == self._log_start_moved:
-            self.log.on_start_moved = self.log.local.known_damage.listener = None
+        if self.log.local.known_damage.listener is self:
+            self.log.local.known_damage.listener = None
 
     def check_leader(self, current_leader_epoch: int = -1) -> Leader:
         """Return what leads here, in the epoch that the client believes in (-1: unknown).

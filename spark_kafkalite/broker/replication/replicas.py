@@ -97,7 +97,7 @@ class Replicas:
         services.on_storage_failure = self.storage_failed
         services.on_follower_log_start = self._changed
         services.live_brokers = lambda: view.state.brokers
-        services.on_settled = self._settled
+        services.on_settled.append(self._settled)
         services.is_member = self._is_member
         services.joins_flushed = self._joins_flushed
 

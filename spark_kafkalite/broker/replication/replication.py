@@ -6,21 +6,59 @@ Made after replicas and registry, and before the broker registers itself: from t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.isr_changes import IsrChanges, IsrWrites
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
 from spark_kafkalite.broker.replication.log_reports import LogReports
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
-from spark_kafkalite.broker.replication.replica_fetcher import Connect, FetchSettings, LeaderFetcher
-from spark_kafkalite.broker.replication.replica_fetchers import ReplicaFetchers
+from spark_kafkalite.broker.replication.replica_fetcher import Connect, FetchSettings, Key, LeaderFetcher
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.settings.config import BrokerConfig
-from spark_kafkalite.model import Incarnation
+from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.slices import Slices
+
+
+class ReplicaFetchers:
+    """A :class:`LeaderFetcher` for each broker that leads what this one follows."""
+
+    def __init__(self, make_fetcher: Callable[[int], LeaderFetcher]) -> None:
+        """``make_fetcher`` makes the fetcher of a leader, by its number."""
+        self._make_fetcher = make_fetcher
+        self._fetchers: dict[int, LeaderFetcher] = {}
+        self._followed: dict[TopicPartition, tuple[LeaderFetcher, Key]] = {}
+        self._closed = False
+
+    def role_changed(self, partition: Partition) -> None:
+        """Follow a partition from now on, or no longer, as its role requires."""
+        before = self._followed.pop(partition.topic_partition, None)
+        if before is not None:
+            before[0].remove(before[1])
+        role = partition.role
+        if isinstance(role, Follower) and not self._closed:
+            key = partition.topic_id, partition.topic_partition.partition
+            fetcher = self._fetchers.get(role.leader_id)
+            if fetcher is None:
+                fetcher = self._fetchers[role.leader_id] = self._make_fetcher(role.leader_id)
+            self._followed[partition.topic_partition] = fetcher, key
+            fetcher.add(key, role)
+
+    def registered(self, broker_ids: Iterable[int]) -> None:
+        """Do not wait any longer to connect to brokers that have just registered."""
+        for broker_id in broker_ids:
+            fetcher = self._fetchers.get(broker_id)
+            if fetcher is not None:
+                fetcher.leader_changed()
+
+    def close(self) -> None:
+        """End: nothing is copied any more."""
+        self._closed = True
+        for fetcher in self._fetchers.values():
+            fetcher.close()
 
 
 class Replication:
@@ -73,8 +111,8 @@ class Replication:
         services.on_following = self._fetchers.role_changed
         services.on_leader_log_start = on_leader_log_start
         services.isr_changes = self._changes
-        services.on_offline = _both(self._leaving.partition_failed, self._reports.log_changed)
-        services.on_settled = _both(services.on_settled, self._reports.log_changed)
+        services.on_offline += [self._leaving.partition_failed, self._reports.log_changed]
+        services.on_settled.append(self._reports.log_changed)
         services.on_hanging = self._leaving.partitions_hang
         services.on_full, services.on_log_lost = self._leaving.partition_full, self._leaving.log_lost
         services.on_lacking, services.on_differing = self._leaving.partition_lacking, self._leaving.partition_differs
@@ -116,11 +154,3 @@ def _note_damage(partition: Partition, ranges: Sequence[tuple[int, int]], reason
         for start_offset, end_offset in ranges:
             damage.add(start_offset, end_offset)
         damage.tell()
-
-
-def _both(first: Callable[[Partition], None], second: Callable[[Partition], None]) -> Callable[[Partition], None]:
-    def call(partition: Partition) -> None:
-        first(partition)
-        second(partition)
-
-    return call

@@ -23,8 +23,9 @@ What cannot be answered closes the connection, as in Kafka: an unknown API or ve
 and a bug in a handler, whose traceback is logged. The layout of an answer to an unknown version is unknown; only
 ApiVersions has one.
 
-Decisions about requests apart from their content (authorisation, quotas, metrics) come in as an ``exchange.Oversight``:
-it sees the header before anything else is read, and the body before the handler.
+Decisions about requests apart from their content (quotas, metrics) come in as an ``exchange.Oversight``: it sees the
+header before anything else is read, and the body before the handler. Rights are asked for by handlers, item by item
+(``exchange.may``): one request may name topics of which its client may use some only.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.metrics.meters import RequestMeter
 from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.outbox import Response, as_response
-from spark_kafkalite.broker.network.session import Handshake, Session
+from spark_kafkalite.broker.network.session import Handshake
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
+from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.slices import Work
@@ -55,6 +58,7 @@ from spark_kafkalite.wire.codec import (
 )
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.message import ApiMessage, dismantle
+from spark_kafkalite.wire.rights import NEEDS, NOTHING, Need
 
 if TYPE_CHECKING:
     from spark_kafkalite.broker.context import BrokerContext
@@ -83,9 +87,10 @@ class ServedApi:
     is_coroutine: bool
     is_work: bool
     waits_for_clients: bool = False
-    is_advertised: bool = True
+    brokers_only: bool = False
     groups_of: Callable[[Any], Iterable[str]] | None = None
     is_off: bool = False
+    needs: tuple[Need, ...] = NOTHING
 
     @property
     def name(self) -> str:
@@ -104,16 +109,20 @@ def handles(
     advertised_from: int | None = None,
     raw: bool = False,
     waits_for_clients: bool = False,
-    is_advertised: bool = True,
+    brokers_only: bool = False,
     groups_of: Callable[[Any], Iterable[str]] | None = None,
     is_off: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive.
 
-    One that is not advertised is for brokers, which know it. ``groups_of`` gives the groups that a request names, of an
-    API that only their coordinator may answer (``requests.coordination``). ``is_off`` is for APIs whose feature is not
-    built: clients receive what Apache Kafka answers where it is off, and docs/protocol.md lists them so.
+    ``wire.rights`` has the rights that it needs; RuntimeError for an API without an entry there. The handler asks
+    for them (``exchange.may``) before it looks anything up. ``brokers_only`` is for what the brokers of a cluster ask
+    each other: it is not advertised, and a client that asks is closed. ``groups_of`` gives the groups that a request
+    names, of an API that only their coordinator may answer (``requests.coordination``). ``is_off`` is for APIs whose
+    feature is not built: clients receive what Apache Kafka answers where it is off, and docs/protocol.md lists them so.
     """
+    if key not in NEEDS:
+        raise RuntimeError(f"API {key} has no entry in wire.rights.NEEDS: add the rights that it needs")
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
         if key in SERVED_APIS:
@@ -131,24 +140,14 @@ def handles(
             is_coroutine,
             is_work,
             waits_for_clients,
-            is_advertised,
+            brokers_only,
             groups_of,
             is_off,
+            NEEDS[key],
         )
         return handler
 
     return register
-
-
-_HANDSHAKE_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-
-
-def _check_handshake(session: Session, api_key: int) -> None:
-    """Raise FrameError, which closes, for a request that is not served before the handshake is complete."""
-    if session.handshake is Handshake.FAILED:
-        raise FrameError("its authentication has failed")
-    if api_key not in _HANDSHAKE_APIS:
-        raise FrameError(f"API {api_key} is not served on listener {session.listener.name} before authentication")
 
 
 class Dispatcher:
@@ -174,6 +173,9 @@ class Dispatcher:
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request, valid in memory until this returns. Raises FrameError when it cannot be read."""
+        session = connection.session
+        if session.handshake is not Handshake.COMPLETE and self._serve_token(connection, frame):
+            return
         header, position = read_request_header(frame)
         oversight = self._oversight
         key, version, _, _ = header
@@ -187,15 +189,14 @@ class Dispatcher:
             exchange = Exchange(connection, header, len(frame), oversight)
         if oversight is not None:
             oversight.admit(exchange)
-        session = connection.session
-        if session.handshake is not Handshake.COMPLETE:
-            _check_handshake(session, key)
         if session.fetch_session is not None:
             # A fetch that waits would keep all answers back, and a follower that has more to ask for from asking.
             session.fetch_session.end_wait()
         if api is None or not api.min_version <= version <= api.max_version:
             self._answer_unserved(exchange)
             return
+        if api.brokers_only and session.broker_id is None:
+            raise FrameError(f"{api.name} is answered only to the brokers of the cluster")
         if len(frame) > _MOST_DECODED_BYTES and key != ApiKey.PRODUCE:
             raise FrameError(
                 f"{api.name} has {len(frame)} bytes, at most {_MOST_DECODED_BYTES} are possible; ask for less at a time"
@@ -213,6 +214,36 @@ class Dispatcher:
             self._report_bug(exchange)
             exchange.close("a handler failed")
 
+    def _serve_token(self, connection: Connection, frame: memoryview) -> bool:
+        """Serve what is a token and not a request, or raise FrameError for a request that is not served before the
+        client has authenticated. Return whether it was served."""
+        session = connection.session
+        if session.handshake is not Handshake.RAW:
+            # Without a look at the rest of the request. One of less than two bytes is not read either.
+            api_key = int.from_bytes(frame[:2], signed=True)
+            if session.handshake is Handshake.EXPIRED and api_key != ApiKey.SASL_HANDSHAKE:
+                # Many clients do not know of lifetimes, so it is nothing hostile.
+                connection.close("its session has expired (connections.max.reauth.ms)")
+                return True
+            session.check_request(api_key)
+            return False
+        exchange = Exchange(connection, (ApiKey.SASL_AUTHENTICATE, 0, 0, None), len(frame))
+        self._start(exchange, self._answered_token(exchange, bytes(frame)))
+        return True
+
+    async def _answered_token(self, exchange: Exchange, token: bytes) -> None:
+        """Answer a token that came after SaslHandshake version 0: it has no header, and no error can be told."""
+        try:
+            said = self._context.authentication.answer(exchange.session, token, exchange.connection.now_s())
+        except AuthenticationRefused as refused:
+            await asyncio.sleep(refused.delay_s)
+            exchange.close("failed to authenticate")
+            return
+        if exchange.session.handshake is Handshake.COMPLETE:
+            exchange.connection.allow_large_requests()
+        # In this form an empty token is sent, too.
+        exchange.answer(([said.token], len(said.token)))
+
     def _serve_raw(self, api: ServedApi, exchange: Exchange, frame: memoryview, position: int) -> None:
         if self._oversight is not None and self._is_refused(exchange, frame[position:]):
             return
@@ -227,7 +258,7 @@ class Dispatcher:
     def _serve_small(self, api: ServedApi, exchange: Exchange, message: ApiMessage) -> None:
         if self._oversight is not None and self._is_refused(exchange, message):
             return
-        if api.groups_of is not None and not self._context.coordination.is_certain:
+        if api.groups_of is not None and not self._context.coordinators[GROUPS].coordination.is_certain:
             self._start(exchange, self._when_confirmed(api, exchange, message))
         elif api.is_coroutine:
             self._start(exchange, api.handler(self._context, exchange, message))
@@ -248,7 +279,7 @@ class Dispatcher:
             message = yield from decode_request_in_slices(exchange.api_key, exchange.api_version, frame, position)
             if self._oversight is not None and self._is_refused(exchange, message):
                 return None
-            if api.groups_of is not None and not self._context.coordination.is_certain:
+            if api.groups_of is not None and not self._context.coordinators[GROUPS].coordination.is_certain:
                 # It waits for followers, and not inside.
                 self._start(exchange, self._when_confirmed(api, exchange, message), message)
                 return None
@@ -273,8 +304,9 @@ class Dispatcher:
         not."""
         assert api.groups_of is not None
         context = self._context
-        partitions = await context.work(exchange, context.coordination.partitions_of(api.groups_of(message)))
-        question = asyncio.ensure_future(context.coordination.confirm(partitions))
+        coordination = context.coordinators[GROUPS].coordination
+        partitions = await context.work(exchange, coordination.partitions_of(api.groups_of(message)))
+        question = asyncio.ensure_future(coordination.confirm(partitions))
 
         def abandoned() -> None:
             question.cancel()
@@ -372,7 +404,8 @@ class Dispatcher:
         async def run() -> None:
             try:
                 answer = await work
-                exchange.answer(await self._context.slices.run(self._encoded(exchange, answer)))
+                if answer is not None:
+                    exchange.answer(await self._context.slices.run(self._encoded(exchange, answer)))
                 if large is not None:
                     await self._context.slices.run(dismantle(large))
             except Exception as error:

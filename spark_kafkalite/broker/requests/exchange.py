@@ -5,8 +5,8 @@ later after :meth:`Exchange.defer`, which keeps the answer's place in the connec
 answer closes the connection (:meth:`Exchange.close`).
 
 An :class:`Oversight` decides about requests apart from their content: it may refuse or delay them, and sees their
-outcome. Authentication, authorisation, quotas and metrics are overseers; without one an exchange takes no times and
-costs nothing for it.
+outcome. Quotas and metrics are overseers; without one an exchange takes no times and costs nothing for it. Rights are
+asked for by handlers, item by item.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from spark_kafkalite.acls import CLUSTER_NAME, OPERATIONS, Operation, ResourceType
 from spark_kafkalite.broker.network.outbox import Response
 from spark_kafkalite.broker.network.request_memory import KeptMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.wire.header import RequestHeader
 from spark_kafkalite.wire.message import ApiMessage
+from spark_kafkalite.wire.rights import refused
+
+# All that can be done with each type of resource, as bits.
+_EVERYTHING = {kind: sum(1 << operation for operation in operations) for kind, operations in OPERATIONS.items()}
 
 
 class Carrier(Protocol):
@@ -173,6 +178,42 @@ class Exchange:
         """Note that the handler is called next."""
         if self.times is not None:
             self.times.started_s = self.connection.now_s()
+
+    # Rights ---------------------------------------------------------------------------------------------------------
+
+    def may(
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str | None = CLUSTER_NAME,
+        *,
+        is_probe: bool = False,
+    ) -> bool:
+        """Whether the client may do this with the resource of this name; None: with any of its type.
+
+        ``is_probe``: another right may do as well, or what is denied is left out. A denial is not written to the audit
+        log then.
+        """
+        rights = self.session.rights
+        return rights is None or rights.may(self.api_key, operation, resource_type, name, is_probe=is_probe)
+
+    def require(self, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> None:
+        """Raise the refusal of that type (29, 30, 31, 53) unless the client may do this."""
+        rights = self.session.rights
+        if rights is not None and not rights.may(self.api_key, operation, resource_type, name):
+            raise refused(resource_type)
+
+    def operations_on(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """Return all that the client may do with a resource, as Metadata and the Describe APIs name it: bits that are
+        numbered by ``Operation``. Source: AuthHelper.authorizedOperations."""
+        rights = self.session.rights
+        return _EVERYTHING[resource_type] if rights is None else rights.operations_on(resource_type, name)
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether there is anything that the client may not do."""
+        rights = self.session.rights
+        return rights is not None and not rights.is_unlimited
 
     # The answer -----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import NamedTuple
 
+from spark_kafkalite.acls import Operation, ResourceType
+from spark_kafkalite.broker.authorization.authorizer import SessionRights
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.outbox import FileRange
 from spark_kafkalite.broker.replication.leader import Leader
@@ -27,13 +29,21 @@ from spark_kafkalite.broker.requests.fetch_damage import damage_answer, take_dam
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSession, SessionPartition
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
 from spark_kafkalite.broker.requests.page_cache import read_into_cache
-from spark_kafkalite.errors import InconsistentTopicId, KafkaError, KafkaStorageError, OffsetOutOfRange, UnknownTopicId
+from spark_kafkalite.errors import (
+    InconsistentTopicId,
+    KafkaError,
+    KafkaStorageError,
+    OffsetOutOfRange,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
+)
 from spark_kafkalite.log.directories.disk import text_of
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed import FetchedPartition, FetchPartition, FetchRequest, Topic
 
 # Partitions that are looked at between two yields: about a millisecond.
@@ -212,8 +222,10 @@ class Reading:
         "_fetching",
         "_found",
         "_left_bytes",
+        "_may_read",
         "_patience",
         "_replicas",
+        "_rights",
         "_unread",
         "hints",
         "is_enough",
@@ -231,6 +243,9 @@ class Reading:
         context = fetching.context
         self._replicas = context.replicas
         self._left_bytes = fetching.max_bytes
+        # None where the reader may read everything; the topic that was asked about last, and whether it may be read.
+        self._rights = fetching.exchange.session.rights if fetching.replica_id < 0 else None
+        self._may_read: tuple[str, bool] = ("", False)
         self._patience = nullcontext() if may_wait else without_waiting()
         # The leaders that the answer names.
         self.hints = LeaderHints(context, fetching.exchange)
@@ -355,6 +370,15 @@ class Reading:
         name = self._fetching.context.cluster.topic_name(topic)
         return None if name is None else TopicPartition(name, number)
 
+    def _is_readable(self, topic: str, rights: SessionRights) -> bool:
+        """Whether the client may read a topic. Each reading asks: ACLs may have changed since the request that named
+        it."""
+        known, may_read = self._may_read
+        if known != topic:
+            may_read = rights.may(ApiKey.FETCH, Operation.READ, ResourceType.TOPIC, topic)
+            self._may_read = topic, may_read
+        return may_read
+
     def _fetched(
         self,
         topic_partition: TopicPartition | None,
@@ -366,6 +390,9 @@ class Reading:
         if topic_partition is None:
             self.is_enough = True
             return FetchedPartition(asked.partition, UnknownTopicId.code)
+        if self._rights is not None and not self._is_readable(topic_partition.topic, self._rights):
+            self.is_enough = True
+            return FetchedPartition(asked.partition, TopicAuthorizationFailed.code)
         leader: Leader | None = None
         try:
             if in_session is not None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
@@ -238,6 +238,12 @@ class FetchSession:
         for question in list(self._questions):
             question.look()
 
+    def read_again(self) -> None:
+        """Have the next reading look at every partition: the reader's rights may have changed."""
+        for partition in self.partitions.values():
+            self.news[partition] = None
+        self.is_woken = True
+
     def take_news(self) -> list[SessionPartition]:
         """Take the list of what is to be read, and begin an empty one."""
         taken = list(self.news)
@@ -260,13 +266,21 @@ class FetchSession:
             self.waiting.end_wait()
 
 
+class Reader(Protocol):
+    """The end of a connection that may have a session; ``network.session.Session`` is one."""
+
+    fetch_session: FetchSession | None
+
+
 class FetchSessions:
     """All sessions of the broker."""
 
-    __slots__ = ("_clients", "_partition_count", "_random")
+    __slots__ = ("_clients", "_partition_count", "_random", "waiting_without")
 
     def __init__(self) -> None:
         self._clients: dict[int, FetchSession] = {}
+        # Fetches without a session that wait, of clients with limited rights.
+        self.waiting_without: dict[WaitingFetch, None] = {}
         # Of clients' sessions.
         self._partition_count = 0
         self._random = random.SystemRandom()
@@ -274,6 +288,10 @@ class FetchSessions:
     def __len__(self) -> int:
         """How many sessions clients have."""
         return len(self._clients)
+
+    def of_clients(self) -> list[FetchSession]:
+        """Return all sessions of clients."""
+        return list(self._clients.values())
 
     @property
     def partition_count(self) -> int:
@@ -353,6 +371,12 @@ class FetchSessions:
                 if since == _TAKEN_AT_ONCE:
                     since = 0
                     yield None
+
+    def close_of(self, client: Reader) -> None:
+        """End the session of a connection, if it has one."""
+        session, client.fetch_session = client.fetch_session, None
+        if session is not None:
+            self.close(session)
 
     def close(self, session: FetchSession) -> None:
         """End a session; a fetch that waits is answered."""

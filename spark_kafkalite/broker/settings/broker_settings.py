@@ -7,10 +7,13 @@ the topic settings, and ``group_settings.py`` what concerns groups.
 
 from __future__ import annotations
 
+from spark_kafkalite.broker.settings.authorization_settings import AUTHORIZATION_SETTINGS
 from spark_kafkalite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
 from spark_kafkalite.broker.settings.leader_settings import LEADER_SETTINGS
+from spark_kafkalite.broker.settings.listener_settings import LISTENER_SETTINGS, OF_ONE_LISTENER, TLS_SETTINGS
 from spark_kafkalite.broker.settings.metrics_settings import METRICS_SETTINGS
+from spark_kafkalite.broker.settings.sasl_settings import SASL_SETTINGS
 from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS
 from spark_kafkalite.registry.znodes import MOST_RACK_CHARS
 from spark_kafkalite.settings import Setting, SettingGroup
@@ -45,26 +48,7 @@ BROKER_SETTINGS = SettingGroup(
             "Rack, or host, of this broker; replicas are spread over racks.",
             form=(f"(?s).{{0,{MOST_RACK_CHARS}}}", f"a text of at most {MOST_RACK_CHARS} characters"),
         ),
-        Setting(
-            "listeners",
-            "list",
-            ("PLAINTEXT://127.0.0.1:9092",),
-            "Addresses to listen on, NAME://HOST:PORT with commas. Port 0 picks a free port. An empty host, 0.0.0.0 "
-            "and [::] mean every interface and need advertised.listeners.",
-        ),
-        Setting(
-            "advertised.listeners",
-            "list",
-            (),
-            "Addresses that clients get to connect to, one for each listener whose clients cannot use the address "
-            "listened on. Port 0 means the port listened on.",
-        ),
-        Setting(
-            "listener.security.protocol.map",
-            "list",
-            ("PLAINTEXT:PLAINTEXT",),
-            "Security protocol of each listener name, NAME:PROTOCOL with commas.",
-        ),
+        *LISTENER_SETTINGS,
         Setting(
             "log.dirs",
             "list",
@@ -371,11 +355,14 @@ BROKER_SETTINGS = SettingGroup(
             unit="bytes",
             minimum=0,
         ),
+        *TLS_SETTINGS,
+        *SASL_SETTINGS,
         *CLUSTER_SETTINGS,
         *LEADER_SETTINGS,
         *GROUP_SETTINGS,
         *OFFSET_SETTINGS,
         *METRICS_SETTINGS,
+        *AUTHORIZATION_SETTINGS,
         *BROKER_LOG_SETTINGS,
     ),
     instead={
@@ -387,11 +374,9 @@ BROKER_SETTINGS = SettingGroup(
         "port": "listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.host.name": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.port": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
-        "security.inter.broker.protocol": "brokers use the listener that inter.broker.listener.name names",
         "metric.reporters": "a Java class cannot run here; metrics.listener serves metrics",
-        "authorizer.class.name": "brokers have no access control yet; see docs/security.md",
-        "sasl.enabled.mechanisms": "brokers do not authenticate clients yet; see docs/security.md",
-        "ssl.keystore.location": "brokers have no TLS yet; see docs/security.md",
+        "sasl.server.callback.handler.class": "a Java class cannot run here; users are in sasl.jaas.config (PLAIN) and "
+        "in the registry (SCRAM)",
     },
     # What a file for Apache Kafka often has and what changes nothing that its operator could want here.
     without_effect={
@@ -410,8 +395,11 @@ BROKER_SETTINGS = SettingGroup(
         "transactional.id.expiration.ms": _NO_TRANSACTIONS,
         "share.coordinator.state.topic.replication.factor": _NO_SHARE_GROUPS,
         "share.coordinator.state.topic.min.isr": _NO_SHARE_GROUPS,
+        "sasl.mechanism.inter.broker.protocol": "brokers authenticate to each other by SCRAM-SHA-256 with the cluster "
+        "secret",
         "zookeeper.sync.time.ms": "Kafka does not use it either",
         "metrics.num.samples": _NO_SAMPLES,
         "metrics.sample.window.ms": _NO_SAMPLES,
     },
+    prefix=OF_ONE_LISTENER,
 )

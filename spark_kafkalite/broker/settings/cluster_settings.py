@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from spark_kafkalite.registry.zookeeper_address import SASL_MECHANISMS
+from spark_kafkalite.security.settings import SecurityProtocol
 from spark_kafkalite.settings import Setting
 
 MEBIBYTE: Final = 1024 * 1024
@@ -63,6 +64,13 @@ INNER_WIRE_SETTINGS: Final = (
         None,
         "Listener that the other brokers connect to; when not set, the first one of listeners, which serves clients "
         "as well. One that is named here, of several, serves brokers alone.",
+    ),
+    Setting(
+        "security.inter.broker.protocol",
+        "string",
+        None,
+        "Instead of inter.broker.listener.name: brokers connect to the listener that has the name of this protocol.",
+        choices=tuple(protocol.value for protocol in SecurityProtocol),
     ),
     Setting(
         "inter.broker.secret.file",

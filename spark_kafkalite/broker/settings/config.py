@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from spark_kafkalite.broker.authentication.sasl_listeners import SaslListener, sasl_listeners
 from spark_kafkalite.broker.metrics.listener import MetricsListener
-from spark_kafkalite.broker.network.listeners import Listener, address_text, parse_listeners
+from spark_kafkalite.broker.network.listeners import Listener, address_text, check_part, parse_listeners
+from spark_kafkalite.broker.settings.authorization_settings import super_users
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.settings.cluster_defaults import cluster_defaults
 from spark_kafkalite.errors import ConfigError
@@ -87,7 +89,7 @@ class BrokerConfig:
         if len({directory.absolute() for directory in log_dirs}) != len(log_dirs):
             raise ConfigError(f"log.dirs={','.join(map(str, log_dirs))}: a directory is named twice")
         listeners = parse_listeners(
-            values["listeners"], values["advertised.listeners"], values["listener.security.protocol.map"]
+            values["listeners"], values["advertised.listeners"], values["listener.security.protocol.map"], values
         )
         registry_dir = Path(values["registry.dir"]) if values["registry.dir"] else log_dirs[0] / "_registry"
         zookeeper = ZooKeeperAddress.of(values)
@@ -109,7 +111,7 @@ class BrokerConfig:
             registry_dir,
             registry_listener,
             zookeeper,
-            _inner_listener(values["inter.broker.listener.name"], listeners),
+            _inner_listener(values, listeners),
             topic_defaults,
             tuple(name for name in properties if name in BROKER_SETTINGS.without_effect),
             MetricsListener.of(values),
@@ -155,7 +157,16 @@ class BrokerConfig:
             raise ConfigError(
                 f"group.min.session.timeout.ms={shortest}: must be at most group.max.session.timeout.ms={longest}"
             )
+        self._check_parts()
         self._check_secret()
+        _ = self.sasl_listeners, super_users(self.values)
+
+    def _check_parts(self) -> None:
+        """Raise ConfigError for a setting of a listener, or of a mechanism of one, that does not exist."""
+        names = [listener.name for listener in self.listeners]
+        for name in self.values:
+            if (part := BROKER_SETTINGS.part_of(name)) is not None:
+                check_part(name, part, names)
 
     def _check_secret(self) -> None:
         """Raise ConfigError for a broker of a cluster that is reachable from other hosts without a cluster secret."""
@@ -171,10 +182,16 @@ class BrokerConfig:
                 )
 
     @property
+    def sasl_listeners(self) -> Mapping[str, SaslListener]:
+        """How clients authenticate, by the name of each listener with SASL for clients. Raises ConfigError."""
+        alone = self.inner_listener.name if self.inner_listener_is_for_brokers_alone else None
+        return sasl_listeners(self.listeners, alone)
+
+    @property
     def inner_listener_is_for_brokers_alone(self) -> bool:
         """Whether only brokers use the inner listener: it is named, and there are other listeners for clients."""
-        name_is_given = self["inter.broker.listener.name"] is not None
-        return self.zookeeper is not None and name_is_given and len(self.listeners) > 1
+        names = self["inter.broker.listener.name"], self["security.inter.broker.protocol"]
+        return self.zookeeper is not None and any(names) and len(self.listeners) > 1
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -200,15 +217,27 @@ def _check_no_own_registry(given: Mapping[str, Any], zookeeper: ZooKeeperAddress
             )
 
 
-def _inner_listener(name: str | None, listeners: Sequence[Listener]) -> Listener:
-    """Return the listener to which other brokers connect. Raises ConfigError if there is none of that name."""
-    if name is None:
-        return listeners[0]
+def _inner_listener(values: Mapping[str, Any], listeners: Sequence[Listener]) -> Listener:
+    """Return the listener to which other brokers connect. Raises ConfigError if there is none of that name.
+
+    Source: kafka.server.KafkaConfig.getInterBrokerListenerNameAndSecurityProtocol; there the protocol
+    PLAINTEXT is the default, here the first listener is.
+    """
+    setting, other = "inter.broker.listener.name", "security.inter.broker.protocol"
+    if values[setting] is None:
+        if values[other] is None:
+            return listeners[0]
+        setting = other
+    elif values[other] is not None:
+        raise ConfigError(f"{setting}={values[setting]} and {other}={values[other]}: give one of them")
+    name = values[setting]
     for listener in listeners:
         if listener.name == name.upper():
             return listener
     names = ", ".join(listener.name for listener in listeners)
-    raise ConfigError(f"inter.broker.listener.name={name}: not one of listeners ({names})")
+    alike = [listener.name for listener in listeners if setting == other and listener.protocol.value == name]
+    remedy = f"; set inter.broker.listener.name={alike[0]} instead" if alike else ""
+    raise ConfigError(f"{setting}={name}: not one of listeners ({names}){remedy}")
 
 
 def _in_force(layers: Sequence[ConfigLayer]) -> tuple[dict[str, Any], dict[str, Any]]:

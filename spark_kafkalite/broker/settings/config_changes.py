@@ -227,13 +227,15 @@ async def alter_each(
     operation_of: Callable[[Change], ConfigOperation],
     answer_class: Callable[..., Answer],
     log_change: Callable[[str], None],
+    require: Callable[[int, str], None],
     *,
     replace: bool,
     validate_only: bool,
 ) -> list[Answer]:
     """Alter the resources one after the other; return one answer for each, of the API's own class.
 
-    ``log_change`` receives a text about each change for the log.
+    ``log_change`` receives a text about each change for the log. ``require`` receives type and name of each resource,
+    and raises KafkaError unless the client may alter it.
     """
     counts = await slices.run(counted((each.resource_type, each.resource_name) for each in resources))
     turn = slices.turn()
@@ -245,6 +247,7 @@ async def alter_each(
         await turn.pause()
         code, message = 0, None
         try:
+            require(*name)
             if counts[name] > 1:
                 raise InvalidRequest("Each resource must appear at most once.")
             if len(resource.configs) > _MOST_OPERATIONS:

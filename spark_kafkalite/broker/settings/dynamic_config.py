@@ -29,6 +29,7 @@ from spark_kafkalite.registry.znodes import DEFAULT_ENTITY
 logger = logging.getLogger(__name__)
 
 ConfigListener = Callable[[BrokerConfig, BrokerConfig], None]
+ConfigCheck = Callable[[BrokerConfig], None]
 
 _FINER = {synonym.name: synonyms[0].name for synonyms in BROKER_SYNONYMS.values() for synonym in synonyms[1:]}
 _THROTTLE_RATES = frozenset(
@@ -80,10 +81,15 @@ class DynamicConfig:
         # Never taken back: a broker that is away for a while must not weaken what its topics promise.
         self._has_three = False
         self._listeners: list[ConfigListener] = []
+        self._checks: list[ConfigCheck] = []
 
     def add_listener(self, listener: ConfigListener) -> None:
         """Have ``listener(old, new)`` called after each change, in the order of adding."""
         self._listeners.append(listener)
+
+    def add_check(self, check: ConfigCheck) -> None:
+        """Have ``check(config)`` called with the settings that a client's change would make; it raises ConfigError."""
+        self._checks.append(check)
 
     def cluster_changed(self, new: ClusterState, change: ClusterChange) -> None:
         """Follow a change of the cluster."""
@@ -156,9 +162,18 @@ class DynamicConfig:
                 BROKER_SETTINGS[name].parse(settings[name])
         usable, _ = _dynamic(settings)
         if entity == DEFAULT_ENTITY:
-            self.current.with_dynamic(_dynamic(self._own)[0], usable).check()
+            for name in changed:
+                if name in settings and BROKER_SETTINGS.part_of(name) is not None:
+                    raise ConfigError(
+                        f"{name} is a setting of one broker's listener: set it for each broker, not for all by default",
+                        f"Cannot update these configs at default cluster level, broker id must be specified: [{name}]",
+                    )
+            config = self.current.with_dynamic(_dynamic(self._own)[0], usable)
         else:
-            self.current.with_dynamic(usable, _dynamic(self._by_default)[0]).check()
+            config = self.current.with_dynamic(usable, _dynamic(self._by_default)[0])
+        config.check()
+        for check in self._checks:
+            check(config)
 
 
 def _given_or_default(config: BrokerConfig, name: str) -> object:
@@ -167,7 +182,7 @@ def _given_or_default(config: BrokerConfig, name: str) -> object:
 
 
 def _in_force(config: BrokerConfig, name: str) -> str:
-    return BROKER_SETTINGS[name].text(config[name]) or ""
+    return BROKER_SETTINGS[name].text(config.values.get(name)) or ""
 
 
 def is_dynamic(name: str) -> bool:
@@ -184,6 +199,9 @@ def _not_dynamic(name: str) -> str | None:
     if is_dynamic(name):
         return None
     instead = f"; change {_FINER[name]} instead" if name in _FINER else ""
+    prefix = BROKER_SETTINGS.prefix
+    if prefix is not None and name in prefix.dynamic:
+        instead = f"; {prefix.text}LISTENER.{name} can be changed"
     return f"{name} is read-only: it cannot be updated dynamically, only in the broker's file with a restart{instead}"
 
 

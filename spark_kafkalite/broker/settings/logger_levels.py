@@ -1,6 +1,7 @@
 """The levels of this process's loggers, which DescribeConfigs shows and IncrementalAlterConfigs changes.
 
 Loggers have the names of our packages and modules (``spark_kafkalite.broker.upkeep.retention``), and Kafka's levels.
+The audit log has Kafka's name (``kafka.authorizer.logger``).
 "root" is the one above all of them, which ``broker/event_log.py`` gives the level of the setting ``logging.level``. A
 logger without a level of its own has that of the nearest one above it. What is changed holds until the process ends.
 
@@ -13,6 +14,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from spark_kafkalite.broker.event_log import AUDIT_LOGGER
 from spark_kafkalite.errors import InvalidConfig, InvalidRequest
 
 ROOT: Final = "root"
@@ -30,7 +32,7 @@ _LEVELS: Final = {
 
 def levels() -> dict[str, str]:
     """Return the level in force of each logger, by name in order; "root" is among them."""
-    names = [ROOT, *(name for name in logging.root.manager.loggerDict if name.startswith(f"{_PACKAGE}."))]
+    names = [ROOT, *(name for name in logging.root.manager.loggerDict if _is_ours(name))]
     return {name: _level_name(_logger(name).getEffectiveLevel()) for name in sorted(names)}
 
 
@@ -40,7 +42,7 @@ def check(changes: Mapping[str, str | None]) -> None:
     InvalidConfig (40) for a logger or a level that does not exist, InvalidRequest (42) for a root without a level.
     """
     for name, level in changes.items():
-        if name != ROOT and not (name.startswith(f"{_PACKAGE}.") and name in logging.root.manager.loggerDict):
+        if name != ROOT and not (_is_ours(name) and name in logging.root.manager.loggerDict):
             raise InvalidConfig(f"Logger {name} does not exist!")
         if level is None and name == ROOT:
             raise InvalidRequest("Removing the log level of the root logger is not allowed")
@@ -54,7 +56,15 @@ def check(changes: Mapping[str, str | None]) -> None:
 def change(changes: Mapping[str, str | None]) -> None:
     """Make changes that :func:`check` has seen."""
     for name, level in changes.items():
-        _logger(name).setLevel(logging.NOTSET if level is None else _LEVELS[level])
+        number = logging.NOTSET if level is None else _LEVELS[level]
+        if level is None and name == AUDIT_LOGGER:
+            # It is not below "root", and has its level all the same.
+            number = logging.getLogger(_PACKAGE).getEffectiveLevel()
+        _logger(name).setLevel(number)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(f"{_PACKAGE}.") or name == AUDIT_LOGGER
 
 
 def _logger(name: str) -> logging.Logger:

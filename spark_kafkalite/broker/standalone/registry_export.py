@@ -18,6 +18,7 @@ from spark_kafkalite.broker.standalone.registry_evidence import EXPORTED, Regist
 from spark_kafkalite.broker.standalone.registry_rebuild import locked, set_files_aside
 from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.registry import acl_nodes, entity_nodes
 from spark_kafkalite.registry.multi_pieces import pieces
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import Create, NoNode, Operation, SetData, Store
@@ -61,6 +62,12 @@ def export_registry(
         evidence.check_tree(tree, zxid)
         cluster_id = _cluster_id(tree, data)
         nodes = dict(persistent_nodes(tree, with_private=authenticated))
+        left_out = [path for path in tree.nodes if path not in nodes]
+        if any(entity_nodes.user_of_node(path) is not None or acl_nodes.is_private(path) for path in left_out):
+            raise ConfigError(
+                f"the registry in {data} holds users or ACLs, which only brokers may read, and the session with "
+                f"{where} does not authenticate: give --digest-file, and the same zookeeper.digest to the brokers"
+            )
         written = 0
         if not _has_cluster(target, cluster_id, where):
             written = _copy(nodes, target, where)
@@ -90,7 +97,9 @@ def persistent_nodes(tree: Tree, *, with_private: bool) -> Iterator[tuple[str, D
 
 
 def _is_private(path: str, node: DataNode) -> bool:
-    return path == INTER_BROKER_SECRET and node.acl != OPEN_ACL
+    return node.acl != OPEN_ACL and (
+        path == INTER_BROKER_SECRET or entity_nodes.is_private(path) or acl_nodes.is_private(path)
+    )
 
 
 def _cluster_id(tree: Tree, data: Path) -> str:

@@ -10,8 +10,8 @@ import click
 
 from spark_kafkalite.cli.cluster.elect import named_partition
 from spark_kafkalite.cli.options import (
-    bootstrap_option,
-    client_settings,
+    ClientSettings,
+    client_options,
     existing_partitions,
     json_option,
     reachable_admin,
@@ -47,13 +47,11 @@ Examples:
 """,
 )
 @click.argument("partitions", nargs=-1, metavar="[TOPIC[:PARTITION][,...]]...")
-@bootstrap_option
+@client_options
 @json_option
 def compare(
     partitions: tuple[str, ...],
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> int:
     """Compare the replicas of partitions now, byte by byte on the disks; of all partitions if none is named.
@@ -64,7 +62,7 @@ def compare(
     with 1 if logs differ, or could not be compared.
     """
     asked = [text.strip() for argument in partitions for text in argument.split(",") if text.strip()]
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_admin(client) as admin:
         infos = _asked_partitions(admin, asked)
         found = _Outcomes(
             {(key, broker) for key, info in infos.items() for broker in info.replicas if broker != info.leader}

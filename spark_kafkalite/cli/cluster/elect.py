@@ -9,8 +9,8 @@ import click
 
 from spark_kafkalite.cli.cluster.losses import confirmed_elections
 from spark_kafkalite.cli.options import (
-    bootstrap_option,
-    client_settings,
+    ClientSettings,
+    client_options,
     existing_partitions,
     json_option,
     reachable_admin,
@@ -54,7 +54,7 @@ Examples:
 )
 @click.option("--yes", is_flag=True, help="Do not ask before an unclean election.")
 @click.argument("partitions", nargs=-1, metavar="[TOPIC:PARTITION[,...]]...")
-@bootstrap_option
+@client_options
 @json_option
 def elect(
     preferred: bool,
@@ -62,9 +62,7 @@ def elect(
     replicas: tuple[str, ...],
     yes: bool,
     partitions: tuple[str, ...],
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> int:
     """Elect leaders of partitions. If none is named: of all with --preferred, of those without a leader with --unclean.
@@ -79,7 +77,7 @@ def elect(
     asked = [named_partition(text) for argument in partitions for text in argument.split(",") if text.strip()]
     if wishes:
         asked = list(dict.fromkeys([*asked, *wishes]))
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_admin(client) as admin:
         wanted = _existing(admin, asked) if asked else None
         if unclean:
             outcomes = _elect_unclean(admin, wanted, wishes, show=not as_json, ask=not yes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
+from spark_kafkalite.cli.options import ClientSettings, client_options, json_option, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table, warn
 
 _EPILOG = """\b
@@ -17,14 +17,12 @@ Examples:
 @click.command("log-dirs", epilog=_EPILOG)
 @click.option("--brokers", metavar="N[,N]", help="Ids of the brokers; all without it.")
 @click.option("--topic-list", "topic_list", metavar="NAME[,NAME]", help="Only the logs of these topics.")
-@bootstrap_option
+@client_options
 @json_option
 def log_dirs(
     brokers: str | None,
     topic_list: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> None:
     """Show the log directories of brokers, the size of each log in them, and what room is left."""
@@ -33,7 +31,7 @@ def log_dirs(
     except ValueError:
         raise click.UsageError(f"--brokers {brokers}: not of the form 1,2") from None
     topics = [name.strip() for name in topic_list.split(",") if name.strip()] if topic_list else None
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_admin(client) as admin:
         found = admin.describe_log_dirs(ids, topics=topics)
     if as_json:
         print_json(

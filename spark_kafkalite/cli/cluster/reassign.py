@@ -13,7 +13,7 @@ import click
 from spark_kafkalite.cli.cluster.reassignment_json import plan_text, read_plan
 from spark_kafkalite.cli.cluster.reassignment_plans import drained, spread, with_factor
 from spark_kafkalite.cli.cluster.reassignment_room import check_rooms, rooms, shown_bytes, sizes_of
-from spark_kafkalite.cli.options import bootstrap_option, client_settings, reachable_admin
+from spark_kafkalite.cli.options import ClientSettings, client_options, reachable_admin
 from spark_kafkalite.cli.output import echo, said
 from spark_kafkalite.errors import UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
@@ -68,8 +68,9 @@ Without a file:
     show_default=True,
     help="Seconds that --wait waits.",
 )
-@bootstrap_option
+@client_options
 def reassign(
+    client: ClientSettings,
     action: str | None,
     file: str | None,
     drain: int | None,
@@ -78,9 +79,6 @@ def reassign(
     topics: tuple[str, ...],
     wait: bool,
     timeout_s: float,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
 ) -> int:
     """Move partitions to other brokers, while they are written and read.
 
@@ -100,7 +98,7 @@ def reassign(
     if wait and action != "execute":
         raise click.UsageError("--wait goes with --execute")
     named = None if file is None else read_plan(_text_of(file), "stdin" if file == "-" else file)
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_admin(client) as admin:
         if action == "cancel":
             return _cancel(admin, named)
         current = _assignment(admin, None if named is None else {key.topic for key in named})

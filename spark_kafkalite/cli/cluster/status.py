@@ -18,7 +18,7 @@ from spark_kafkalite.cli.cluster.health import (
     find_health,
 )
 from spark_kafkalite.cli.cluster.replica_logs import ReplicaLogs, ask_directories, logs_in, ranges_text
-from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
+from spark_kafkalite.cli.options import ClientSettings, client_options, json_option, reachable_admin
 from spark_kafkalite.cli.output import echo, print_json, print_table, warn
 from spark_kafkalite.errors import KafkaliteError, UnsupportedVersion
 from spark_kafkalite.log.directories.fullness import WHAT_TO_DO, fullness_text, used_percent, warned_level
@@ -126,7 +126,7 @@ Examples:
   kafkalite cluster status --bootstrap-server 10.0.0.5:9092 --json
 """,
 )
-@bootstrap_option
+@client_options
 @json_option
 @click.option(
     "--exit-code",
@@ -136,9 +136,7 @@ Examples:
     "disk, 4 if no broker answers.",
 )
 def status(
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
     with_exit_code: bool,
 ) -> int:
@@ -152,8 +150,7 @@ def status(
     Without --exit-code the exit code is always 0. With it, 0 means that all partitions have a leader and are in sync,
     that each broker accepts a connection, and that a controller is known.
     """
-    settings = client_settings(bootstrap_server, command_config, command_properties)
-    with failures_as_no_answer() if with_exit_code else nullcontext(), reachable_admin(settings) as admin:
+    with failures_as_no_answer() if with_exit_code else nullcontext(), reachable_admin(client) as admin:
         found = _look(admin)
     if as_json:
         print_json(_as_json(found))

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from spark_kafkalite.cli.cluster.health import HEALTHY, UNDER_REPLICATED, Health, NoAnswer, health_of
-from spark_kafkalite.cli.options import bootstrap_option, client_settings
+from spark_kafkalite.cli.options import ClientSettings, client_options
 from spark_kafkalite.cli.output import said
 
 _ASKED_EVERY_S: Final = 1.0
@@ -23,7 +23,7 @@ Examples:
   kafkalite cluster wait --in-sync && systemctl restart kafkalite
 """,
 )
-@bootstrap_option
+@client_options
 @click.option(
     "--healthy",
     is_flag=True,
@@ -41,9 +41,7 @@ Examples:
     help="Seconds to wait; 0 asks once.",
 )
 def wait(
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     healthy: bool,
     in_sync: bool,
     drained: int | None,
@@ -57,12 +55,11 @@ def wait(
     """
     if healthy + in_sync + (drained is not None) != 1:
         raise click.UsageError("name what to wait for: --healthy, --in-sync or --drained")
-    settings = client_settings(bootstrap_server, command_config, command_properties)
     wanted = "healthy" if healthy else "in sync" if in_sync else f"without replicas on broker {drained}"
     until_s, told = time.monotonic() + timeout_s, ""
     while True:
         try:
-            found = health_of(settings)
+            found = health_of(client)
             if drained is not None:
                 code, text = _not_drained(found, drained)
             else:

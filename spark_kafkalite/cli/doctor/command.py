@@ -9,7 +9,7 @@ import click
 
 from spark_kafkalite.cli.doctor import probe
 from spark_kafkalite.cli.doctor.findings import clock_offset_s, problems
-from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, name_values, reachable_admin
+from spark_kafkalite.cli.options import ClientSettings, client_options, json_option, name_values, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -29,15 +29,13 @@ Examples:
 @click.option(
     "--conf", "conf", metavar="NAME=VALUE", multiple=True, help="With --spark: a setting of Spark. Repeatable."
 )
-@bootstrap_option
+@client_options
 @json_option
 def command(
     with_spark: bool,
     master: str | None,
     conf: tuple[str, ...],
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> int:
     """Check this host, and with --spark every executor, against a cluster.
@@ -49,16 +47,15 @@ def command(
     if (master is not None or conf) and not with_spark:
         raise click.UsageError("--master and --conf are for --spark")
     spark_conf = name_values(conf, "--conf")
-    settings = client_settings(bootstrap_server, command_config, command_properties)
-    with reachable_admin(settings, shared=True, by_bootstrap_server=True) as admin:
+    with reachable_admin(client, shared=True, by_bootstrap_server=True) as admin:
         nodes = admin.cluster.snapshot.nodes
     addresses = [(nodes[number].host, nodes[number].port) for number in sorted(nodes)]
-    driver = probe.look(settings, addresses, False)
+    driver = probe.look(client, addresses, False)
     executors: list[dict[str, Any]] = []
     expected = 0
     planning: WorkerPython | None = None
     if with_spark:
-        executors, expected, planning = _executors(master, spark_conf, settings, addresses)
+        executors, expected, planning = _executors(master, spark_conf, client, addresses)
     wrong = problems(driver, executors, expected, planning)
     if as_json:
         found = {"driver": driver, "executors": executors, "executors_expected": expected}

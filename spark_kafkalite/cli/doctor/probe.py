@@ -94,7 +94,7 @@ def _own_certificate(config: Any) -> dict[str, Any] | None:
     context = config.security.tls_context
     if context is None or not context.chain:
         return None
-    from spark_kafkalite.security.certificate_end import ends_s
+    from spark_kafkalite.security.certificate import ends_s
 
     return {"source": context.key_from, "expires_s": min(ends_s(each) for each in context.chain)}
 

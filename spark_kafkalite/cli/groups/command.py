@@ -30,7 +30,7 @@ from spark_kafkalite.cli.groups.views import (
     warn_of_groups,
 )
 from spark_kafkalite.cli.options import ActionGroup, existing_partitions
-from spark_kafkalite.cli.output import echo, print_json, print_table, said
+from spark_kafkalite.cli.output import echo, print_json, print_rows, print_table, said
 from spark_kafkalite.client.offset_stores.store import KAFKA
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import GROUP_STATES
@@ -202,13 +202,13 @@ def delete_offsets(
     if unknown and store.place == KAFKA:
         existing_partitions(places.admin, {topic: wanted[topic] for topic in unknown})
     store.delete_offsets(chosen)
+    rows = [
+        {"group": group, "topic": each.topic, "partition": each.partition, "offset": old.offset}
+        for each, old in chosen.items()
+    ]
     if as_json:
-        print_json(
-            [{"group": group, "topic": each.topic, "partition": each.partition, "offset": old.offset}
-             for each, old in chosen.items()]
-        )  # fmt: skip
+        print_json(rows)
     elif not chosen:
         echo(f"Nothing to delete: group {group} has no such offsets.")
     else:
-        rows = [(group, each.topic, each.partition, old.offset) for each, old in chosen.items()]
-        print_table(("GROUP", "TOPIC", "PARTITION", "DELETED-OFFSET"), rows)
+        print_rows(rows)

@@ -33,7 +33,7 @@ from spark_kafkalite.cli.groups.reset_scenarios import (
     scenario_options,
 )
 from spark_kafkalite.cli.options import existing_partitions
-from spark_kafkalite.cli.output import print_json, print_table, said, warn
+from spark_kafkalite.cli.output import print_json, print_rows, said, warn
 from spark_kafkalite.client.group.offset_resets import (
     PlannedReset,
     Reset,
@@ -204,7 +204,7 @@ def carry_out(
     if export == "-" and not as_json:
         click.echo(write_csv(new), nl=False)
     elif not as_json:
-        print_plans(plans)
+        print_plan(plan_rows(plans))
     if execute:
         for group in plans:
             refuse_if_members(stores[group], "its offsets cannot be moved")
@@ -214,14 +214,14 @@ def carry_out(
     else:
         _warn_of_refusals(stores, plans)
     if as_json:
-        print_json({"executed": execute, "offsets": plans_as_json(plans)})
+        print_json({"executed": execute, "offsets": plan_rows(plans)})
 
 
-def plans_as_json(plans: Mapping[str, Sequence[PlannedReset]]) -> list[dict[str, Any]]:
-    """Return plans for programs."""
+def plan_rows(plans: Mapping[Any, Sequence[PlannedReset]], owner: str = "group") -> list[dict[str, Any]]:
+    """Return a row for each partition, Kafka's columns first; ``owner`` is what has the offsets, named by the keys."""
     return [
         {
-            "group": group,
+            owner: name,
             "topic": each.topic_partition.topic,
             "partition": each.topic_partition.partition,
             "new_offset": each.new,
@@ -229,27 +229,19 @@ def plans_as_json(plans: Mapping[str, Sequence[PlannedReset]]) -> list[dict[str,
             "change": each.change,
             "note": each.note or None,
         }
-        for group, planned in plans.items()
+        for name, planned in plans.items()
         for each in planned
     ]
 
 
-def print_plans(plans: Mapping[str, Sequence[PlannedReset]]) -> None:
-    """Print a line for each partition, Kafka's columns first."""
-    rows = [
-        (
-            group,
-            each.topic_partition.topic,
-            each.topic_partition.partition,
-            each.new,
-            "-" if each.old is None else each.old,
-            "-" if each.change is None else f"{each.change:+d}" if each.change else "0",
-            each.note,
-        )
-        for group, planned in plans.items()
-        for each in planned
-    ]
-    print_table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "OLD-OFFSET", "CHANGE", "NOTE"), rows)
+def print_plan(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows of :func:`plan_rows` as a table."""
+    print_rows(
+        [
+            {**row, "change": f"{row['change']:+d}" if row["change"] else row["change"], "note": row["note"] or ""}
+            for row in rows
+        ]
+    )
 
 
 def _warn_of_refusals(stores: Mapping[str, GroupStore], plans: Mapping[str, Sequence[PlannedReset]]) -> None:

@@ -17,8 +17,8 @@ import click
 
 from spark_kafkalite.cli.groups.options import Places, chosen_topics, is_wanted, no_such_group, offsets_of
 from spark_kafkalite.cli.groups.reset_scenarios import said_dry_run
-from spark_kafkalite.cli.groups.resets import count_of_offsets, plan_with_brokers, still_there
-from spark_kafkalite.cli.output import echo, print_json, print_table, said, warn
+from spark_kafkalite.cli.groups.resets import count_of_offsets, plan_rows, plan_with_brokers, print_plan, still_there
+from spark_kafkalite.cli.output import echo, print_json, print_rows, print_table, said, warn
 from spark_kafkalite.client.group.offset_resets import PlannedReset, Reset, only_backwards
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import ConfigError
@@ -155,9 +155,7 @@ def show_checkpoint(location: str, places: Places, topics: Topics, *, as_json: b
     finished = "no batch is finished" if checkpoint.committed is None else f"batch {checkpoint.committed} is finished"
     waiting = "" if checkpoint.planned is None else f", batch {checkpoint.planned} is planned and not finished"
     said(f"query {checkpoint.query_id or 'without id'}: {finished}{waiting}")
-    if cells:
-        headings = [name.upper().replace("_", "-") for name in cells[0]]
-        print_table(headings, [["-" if cell is None else cell for cell in row.values()] for row in cells])
+    print_rows(cells)
 
 
 def diff_checkpoint(
@@ -275,7 +273,7 @@ def rewind_checkpoint(
         empty_batch = max({**change.added, **change.replaced}) if has_work else None
         if not as_json:
             warn_of_others(sources)
-            _print_plans(planned)
+            print_plan(plan_rows(planned, "source"))
         copy = None
         if execute and has_work:
             copy = carry_out(checkpoint, change, SYSTEM_CLOCK.wall_ms())
@@ -296,18 +294,7 @@ def rewind_checkpoint(
                 "executed": execute and has_work,
                 "empty_batch": empty_batch,
                 "copy": copy,
-                "offsets": [
-                    {
-                        "source": number,
-                        "topic": each.topic_partition.topic,
-                        "partition": each.topic_partition.partition,
-                        "new_offset": each.new,
-                        "old_offset": each.old,
-                        "note": each.note or None,
-                    }
-                    for number, plans in planned.items()
-                    for each in plans
-                ],
+                "offsets": plan_rows(planned, "source"),
             }
         )
 
@@ -349,16 +336,3 @@ def _plans(
             how = "move" if forward else "go back"
             said(f"{count_of_offsets(left)} of source {number} would not {how}: left alone")
     return plans
-
-
-def _print_plans(planned: Mapping[int, Sequence[PlannedReset]]) -> None:
-    rows = [
-        (
-            *(number, each.topic_partition.topic, each.topic_partition.partition, each.new),
-            *(each.old, f"{each.change:+d}", each.note),
-        )
-        for number, plans in planned.items()
-        for each in plans
-    ]
-    if rows:
-        print_table(("SOURCE", "TOPIC", "PARTITION", "NEW-OFFSET", "OLD-OFFSET", "CHANGE", "NOTE"), rows)

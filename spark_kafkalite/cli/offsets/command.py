@@ -10,8 +10,8 @@ from spark_kafkalite.cli.offsets.show import diff, show
 from spark_kafkalite.cli.offsets.texts import parse_partitions, parse_time
 from spark_kafkalite.cli.options import (
     ActionGroup,
-    bootstrap_option,
-    client_settings,
+    ClientSettings,
+    client_options,
     existing_partitions,
     json_option,
     reachable_admin,
@@ -61,16 +61,14 @@ for each in (show, diff, export, migrate, rewind):
     "1970, or a date and time such as 2026-01-31T12:00:00Z (UTC without a zone): the first record at or after it.",
 )
 @click.option("--exclude-internal-topics", is_flag=True, help="Leave out internal topics.")
-@bootstrap_option
+@client_options
 @json_option
 def get(
     topics: tuple[str, ...],
     partitions: str | None,
     time_text: str,
     exclude_internal_topics: bool,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> None:
     """Print TOPIC:PARTITION:OFFSET, one partition a line.
@@ -80,7 +78,7 @@ def get(
     timestamp = parse_time(time_text, "--time")
     wanted_partitions = parse_partitions(partitions, "--partitions") if partitions else None
     names = [name.strip() for text in topics for name in text.split(",") if name.strip()]
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_admin(client) as admin:
         infos = admin.describe_topics(names or None)
         wanted = [
             TopicPartition(name, each.partition)

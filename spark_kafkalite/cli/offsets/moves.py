@@ -31,7 +31,7 @@ from spark_kafkalite.cli.groups.reset_scenarios import (
     said_dry_run,
     scenario_options,
 )
-from spark_kafkalite.cli.groups.resets import count_of_offsets, plan_with_brokers, still_there
+from spark_kafkalite.cli.groups.resets import count_of_offsets, plan_rows, plan_with_brokers, still_there
 from spark_kafkalite.cli.offsets.checkpoints import (
     only_with_checkpoint,
     owner_options,
@@ -269,14 +269,6 @@ def rewind(
             {
                 "executed": execute,
                 "storages": [name for name, offsets in found.items() if offsets],
-                "offsets": [
-                    {
-                        "topic": each.topic_partition.topic,
-                        "partition": each.topic_partition.partition,
-                        "new_offset": each.new,
-                        "old_offset": each.old,
-                    }
-                    for each in planned
-                ],
+                "offsets": plan_rows({group: planned}),
             }
         )

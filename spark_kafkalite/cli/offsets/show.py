@@ -23,7 +23,7 @@ from spark_kafkalite.cli.offsets.checkpoints import (
     print_differences,
     show_checkpoint,
 )
-from spark_kafkalite.cli.output import echo, print_json, print_table
+from spark_kafkalite.cli.output import echo, print_json, print_rows
 from spark_kafkalite.client.offset_stores.store import KAFKA, ZOOKEEPER, GroupStore
 from spark_kafkalite.model import CommittedOffsets, TopicPartition
 
@@ -63,36 +63,23 @@ def show(
     if not partitions and not any(each.exists() for each in stores):
         raise no_such_group(group, KAFKA)
     lags = places.admin.lag_behind(dict.fromkeys(partitions)) if partitions else {}
-    if as_json:
-        print_json(
-            [
-                {
-                    "topic": each.topic,
-                    "partition": each.partition,
-                    **{f"{name}_offset": _cell(offsets, each) for name, offsets in found.items()},
-                    "log_start_offset": lags[each].log_start_offset,
-                    "log_end_offset": lags[each].log_end_offset,
-                }
-                for each in partitions
-            ]
-        )
-        return
-    if not partitions:
-        echo(f"Group {group} has no {'such ' if topics else ''}offsets.")
-        return
     rows = [
-        [
-            *(group, each.topic, each.partition),
-            *(_cell(offsets, each) for offsets in found.values()),
-            *(lags[each].log_start_offset, lags[each].log_end_offset),
-        ]
+        {
+            "group": group,
+            "topic": each.topic,
+            "partition": each.partition,
+            **{f"{name}_offset": _cell(offsets, each) for name, offsets in found.items()},
+            "log_start_offset": lags[each].log_start_offset,
+            "log_end_offset": lags[each].log_end_offset,
+        }
         for each in partitions
     ]
-    headings = [f"{name.upper()}-OFFSET" for name in found]
-    print_table(
-        ["GROUP", "TOPIC", "PARTITION", *headings, "LOG-START-OFFSET", "LOG-END-OFFSET"],
-        [["-" if cell is None else cell for cell in row] for row in rows],
-    )
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        echo(f"Group {group} has no {'such ' if topics else ''}offsets.")
+    else:
+        print_rows(rows)
 
 
 @click.command("diff")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from spark_kafkalite.cli.configs import Entity, warn_of_contradictions
-from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, name_values, reachable_admin
+from spark_kafkalite.cli.options import ClientSettings, client_options, json_option, name_values, reachable_admin
 from spark_kafkalite.cli.output import echo, print_json
 from spark_kafkalite.errors import TopicAlreadyExists
 
@@ -24,7 +24,7 @@ from spark_kafkalite.errors import TopicAlreadyExists
 )
 @click.option("--config", "configs", metavar="NAME=VALUE", multiple=True, help="A setting of the topic. Repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing when the topic exists.")
-@bootstrap_option
+@client_options
 @json_option
 def create(
     topic: str,
@@ -33,9 +33,7 @@ def create(
     replica_assignment: str | None,
     configs: tuple[str, ...],
     if_not_exists: bool,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> None:
     """Create a topic and wait until it has leaders."""
@@ -45,7 +43,7 @@ def create(
         raise click.UsageError("--replica-assignment replaces --partitions and --replication-factor")
     assignments = dict(enumerate(parse_assignment(replica_assignment))) if replica_assignment else {}
     new = NewTopic(topic, partitions, replication_factor, name_values(configs, "--config"), assignments)
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_admin(client) as admin:
         existed = if_not_exists and topic in admin.list_topics(include_internal=True)
         if not existed:
             try:
@@ -72,23 +70,21 @@ def create(
     help="Brokers of each partition: of the added ones, or of all (then those that exist are skipped).",
 )
 @click.option("--if-exists", is_flag=True, help="Do nothing when the topic does not exist.")
-@bootstrap_option
+@client_options
 @json_option
 def alter(
     topic: str,
     partitions: int,
     replica_assignment: str | None,
     if_exists: bool,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> None:
     """Add partitions to a topic.
 
     Records with a key may go to another partition afterwards: what is in the log already does not move.
     """
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_admin(client) as admin:
         if if_exists and topic not in admin.list_topics(include_internal=True):
             _print_done(as_json, {"topic": topic, "altered": False}, f"Topic {topic} does not exist.")
             return
@@ -108,19 +104,17 @@ def alter(
 @click.command("delete")
 @click.option("--topic", "topics", required=True, multiple=True, metavar="NAME[,NAME]", help="Topics. Repeatable.")
 @click.option("--if-exists", is_flag=True, help="No error for topics that do not exist.")
-@bootstrap_option
+@client_options
 @json_option
 def delete(
     topics: tuple[str, ...],
     if_exists: bool,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> None:
     """Delete topics with all their records. There is no way back."""
     names = [name.strip() for text in topics for name in text.split(",") if name.strip()]
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_admin(client) as admin:
         if if_exists:
             existing = set(admin.list_topics(include_internal=True))
             names = [name for name in names if name in existing]

@@ -11,8 +11,8 @@ import click
 
 from spark_kafkalite.cli.offsets.texts import parse_partitions
 from spark_kafkalite.cli.options import (
-    bootstrap_option,
-    client_settings,
+    ClientSettings,
+    client_options,
     existing_partitions,
     json_option,
     reachable_admin,
@@ -35,16 +35,14 @@ if TYPE_CHECKING:
     help='Instead of these three, a JSON file as Kafka takes it: {"partitions": [{"topic": "t", "partition": '
     '0, "offset": 9}]}.',
 )
-@bootstrap_option
+@client_options
 @json_option
 def delete_records(
     topic: str | None,
     partitions: str | None,
     before_offset: str | None,
     offset_json_file: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> None:
     """Delete the records before an offset, for good, and print where each partition starts afterwards.
@@ -59,7 +57,7 @@ def delete_records(
     elif topic is None or before_offset is None:
         raise click.UsageError("give --topic and --before-offset, or --offset-json-file")
     offset = _offset(before_offset) if before_offset is not None else HIGH_WATERMARK
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_admin(client) as admin:
         if topic is not None:
             numbers = parse_partitions(partitions, "--partition") if partitions else None
             wanted = dict.fromkeys(existing_partitions(admin, {topic: numbers}), offset)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin, topic_pattern
+from spark_kafkalite.cli.options import ClientSettings, client_options, json_option, reachable_admin, topic_pattern
 from spark_kafkalite.cli.output import echo, print_json
 from spark_kafkalite.errors import UnknownTopicOrPartition, UnsupportedVersion
 from spark_kafkalite.model import TopicPartition
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--topics-with-overrides", is_flag=True, help="Only topics with settings of their own, without partitions."
 )
-@bootstrap_option
+@client_options
 @json_option
 def describe(
     topic: str | None,
@@ -40,9 +40,7 @@ def describe(
     at_min_isr_partitions: bool,
     unavailable_partitions: bool,
     topics_with_overrides: bool,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> None:
     """Show topics, their settings, and the leader and replicas of each partition.
@@ -58,7 +56,7 @@ def describe(
         "unavailable": unavailable_partitions,
     }
     only_some = any(only.values())
-    with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_admin(client) as admin:
         live = {node.node_id for node in admin.describe_cluster().brokers}
         for info in _matching(admin, topic, exclude_internal, if_exists).values():
             settings = admin.describe_configs(topic=info.name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from spark_kafkalite.cli.options import (
-    bootstrap_option,
-    client_settings,
+    ClientSettings,
+    client_options,
     json_option,
     reachable_cluster,
     topic_pattern,
@@ -17,18 +17,16 @@ from spark_kafkalite.cli.output import print_json
 @click.command("list")
 @click.option("--topic", metavar="REGEX", help="Only topics whose whole name matches.")
 @click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
-@bootstrap_option
+@client_options
 @json_option
 def list_topics(
     topic: str | None,
     exclude_internal: bool,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    client: ClientSettings,
     as_json: bool,
 ) -> None:
     """List the topics, one a line."""
-    with reachable_cluster(client_settings(bootstrap_server, command_config, command_properties)) as admin:
+    with reachable_cluster(client) as admin:
         names = admin.list_topics(include_internal=not exclude_internal)
     if topic is not None:
         names = [name for name in names if topic_pattern(topic).fullmatch(name)]

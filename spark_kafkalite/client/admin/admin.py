@@ -14,12 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from spark_kafkalite.client.admin.acls import AclAdmin
 from spark_kafkalite.client.admin.cluster import ClusterAdmin, ClusterDescription
 from spark_kafkalite.client.admin.configs import ConfigAdmin, ConfigChange, ConfigEntry
 from spark_kafkalite.client.admin.groups import GroupAdmin, GroupListing
 from spark_kafkalite.client.admin.logs import LogAdmin, LogDirInfo, ReplicaInfo
 from spark_kafkalite.client.admin.reassignments import Reassignment, ReassignmentAdmin
 from spark_kafkalite.client.admin.replicas import EligibleReplicas, ReplicaAdmin
+from spark_kafkalite.client.admin.users import UserAdmin
 from spark_kafkalite.client.group.administration import GroupDescription, MemberDescription
 from spark_kafkalite.client.group.lag import PartitionLag
 from spark_kafkalite.client.network.retry import Backoff, Deadline
@@ -70,7 +72,7 @@ class NewTopic:
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
-class Admin(ClusterAdmin, ConfigAdmin, LogAdmin, GroupAdmin, ReplicaAdmin, ReassignmentAdmin):
+class Admin(ClusterAdmin, ConfigAdmin, LogAdmin, GroupAdmin, ReplicaAdmin, ReassignmentAdmin, UserAdmin, AclAdmin):
     """Administers a cluster. Use it as a context manager, or call :meth:`close`."""
 
     def create_topics(

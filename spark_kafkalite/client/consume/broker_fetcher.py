@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
-from types import TracebackType
 from typing import Self
 
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits, PartitionFetched, fetch
@@ -83,9 +82,7 @@ class FetchAnswer:
             self._memory.add_user()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._memory is not None:
             self._memory.release()
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Final, Self
 
 from spark_kafkalite.client.consume.broker_fetcher import AfterError, BrokerFetcher, after_error
@@ -149,9 +148,7 @@ class RangeFetcher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # The thread -----------------------------------------------------------------------------------------------------

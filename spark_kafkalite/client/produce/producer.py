@@ -21,7 +21,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from spark_kafkalite.client.config import producer_config
@@ -403,9 +402,7 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None:
             # What is on its way is given a moment, not the delivery timeout.
             self.close(5.0)

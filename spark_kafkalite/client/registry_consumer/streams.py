@@ -29,7 +29,6 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
@@ -388,9 +387,7 @@ class ConsumerConnector:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
 

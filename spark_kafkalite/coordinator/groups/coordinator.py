@@ -80,7 +80,7 @@ class GroupCoordinator:
         """``stood_still_s`` gives for how long the time of groups has stood still, because members' requests could not
         be answered."""
         self._stood_still_s = stood_still_s
-        self._shards = shards
+        self.shards = shards
         self._clock = clock
         self._timers: dict[Group, _Timer] = {}
         self._memory = GroupMemory(max_bytes, clock)
@@ -96,7 +96,7 @@ class GroupCoordinator:
     @property
     def is_loading(self) -> bool:
         """Whether some groups of this broker are not known yet."""
-        return self._shards.is_loading
+        return self.shards.is_loading
 
     def now_ms(self) -> int:
         """The time in ms, monotonic, that groups use."""
@@ -176,11 +176,11 @@ class GroupCoordinator:
 
     def groups(self) -> list[Group]:
         """Return the groups that this broker serves."""
-        return [group for shard in self._shards for group in shard.state.groups.values() if not group.is_dead]
+        return [group for shard in self.shards for group in shard.state.groups.values() if not group.is_dead]
 
     def describe(self, group_id: str) -> Group | None:
         """Return a group, None when there is none. Raises NotCoordinator, CoordinatorLoadInProgress."""
-        group = self._shards.shard_of(group_id).state.groups.get(group_id)
+        group = self.shards.shard_of(group_id).state.groups.get(group_id)
         return None if group is None or group.is_dead else group
 
     async def delete(self, group_id: str) -> None:
@@ -188,7 +188,7 @@ class GroupCoordinator:
 
         Raises GroupIdNotFound, NonEmptyGroup, and what the write raises; the group is then there as before.
         """
-        shard = self._shards.shard_of(group_id)
+        shard = self.shards.shard_of(group_id)
         group = shard.state.groups.get(group_id)
         if group is None or group.is_dead:
             raise GroupIdNotFound(f"there is no group {group_id}")
@@ -217,7 +217,7 @@ class GroupCoordinator:
     def _shard(self, group_id: str) -> GroupShard:
         if not group_id:
             raise InvalidGroupId("the group id is empty; members need a group.id")
-        return self._shards.shard_of(group_id)
+        return self.shards.shard_of(group_id)
 
     def _group(self, group_id: str) -> tuple[GroupShard, Group]:
         """Return a group that exists. Raises what a member of it has to know, UnknownMemberId if there is none."""
@@ -240,7 +240,7 @@ class GroupCoordinator:
     def _make_room(self, group: Group | None, request: JoinRequest) -> None:
         """Take groups out that are in the way of a join. Raises CoordinatorNotAvailable where that is not enough."""
         for other in self._memory.groups_in_the_way(group, request.size_bytes):
-            shard = self._shards.shard_of(other.group_id)
+            shard = self.shards.shard_of(other.group_id)
             if other.is_stored:
                 # It becomes empty as by its members' leaving, so that its generation and offsets stay.
                 members = [(member.member_id, None) for member in other.members.values()]

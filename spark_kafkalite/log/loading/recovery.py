@@ -44,6 +44,7 @@ from spark_kafkalite.log.loading.log_start import start_in_force, tell_of_unconf
 from spark_kafkalite.log.loading.scan import EVERYWHERE, READ_BYTES, Scan
 from spark_kafkalite.log.loading.torn import Behind, remove_indexes, set_segment_aside
 from spark_kafkalite.log.log_host import LogHost
+from spark_kafkalite.log.markers import marker_in_file
 from spark_kafkalite.log.producer_snapshot import load_newest_snapshot, snapshot_path, write_snapshot
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
@@ -561,8 +562,9 @@ def rebuild_producers(
     producers = load_newest_snapshot(files.fs, directory, snapshot_offsets(files.fs, directory), end_offset, limits)
     from_offset = producers.map_end_offset
     for segment in segments.from_offset(from_offset):
-        for _, header in segment.headers(0, read_bytes=READ_BYTES):
+        for position, header in segment.headers(0, read_bytes=READ_BYTES):
             if header.producer_id >= 0 and header.base_offset >= from_offset:
-                producers.update(header, header.base_offset, now_ms)
+                marker = marker_in_file(segment.file, position, header)
+                producers.update(header, header.base_offset, now_ms, marker)
     producers.map_end_offset = end_offset
     return producers

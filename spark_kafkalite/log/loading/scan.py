@@ -25,6 +25,7 @@ from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH, LeaderEpochs
 from spark_kafkalite.log.files.fs import File
 from spark_kafkalite.log.loading.damage import without_place
 from spark_kafkalite.log.loading.torn import Behind
+from spark_kafkalite.log.markers import marker_in, marker_in_file
 from spark_kafkalite.log.producer_state import ProducerStateManager
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
 from spark_kafkalite.log.segments.segment_list import Segments
@@ -114,7 +115,7 @@ class Scan:
             except CorruptMessage as error:
                 reason = without_place(error)
             if reason is None:
-                self.take_up(header)
+                self._take_up(header, file, position, window, at)
                 segment.take_up(
                     position, header.size_bytes, header.last_offset, header.max_timestamp, self._index_interval_bytes
                 )
@@ -163,15 +164,19 @@ class Scan:
             return None
         return f"a batch of leader epoch {epoch} before one of {following.partition_leader_epoch}"
 
-    def take_up(self, header: BatchHeader) -> None:
-        """Take up a sound batch."""
+    def _take_up(self, header: BatchHeader, file: File, position: int, window: bytes = b"", at: int = 0) -> None:
+        """Take up a sound batch, which begins at ``position`` of the file and at ``at`` of the window."""
         self.next_offset = header.next_offset
         # Its CRC does not cover a batch's epoch, so one that no election has come to is passed by.
         if self.leader_epoch < header.partition_leader_epoch <= MAX_LEADER_EPOCH:
             self.leader_epoch = header.partition_leader_epoch
             self.epochs.note(header.partition_leader_epoch, header.base_offset)
         if header.producer_id >= 0 and header.last_offset >= self.producers.map_end_offset:
-            self.producers.update(header, header.base_offset, self._now_ms)
+            if at + header.size_bytes <= len(window):
+                marker = marker_in(window, at, header)
+            else:
+                marker = marker_in_file(file, position, header)
+            self.producers.update(header, header.base_offset, self._now_ms, marker)
         self.producers.map_end_offset = max(self.producers.map_end_offset, header.next_offset)
 
     def replay(self, segments: Segments, from_offset: int) -> None:
@@ -180,7 +185,7 @@ class Scan:
             found = segment.find(from_offset) if from_offset > segment.base_offset else None
             position = found.position if found else 0 if from_offset <= segment.base_offset else segment.size_bytes
             for batch in segment.headers(position, read_bytes=READ_BYTES):
-                self.take_up(batch.header)
+                self._take_up(batch.header, segment.file, batch.position)
 
 
 def _header_after(header: BatchHeader, file: File, position: int) -> BatchHeader | None:

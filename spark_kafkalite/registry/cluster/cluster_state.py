@@ -69,6 +69,8 @@ class BrokerInfo:
     incarnation: Incarnation = UNKNOWN_INCARNATION
     steady: tuple[Incarnation, ...] = ()
     software_version: str = ""
+    # The security protocol of the inner listener.
+    inner_protocol: str = "PLAINTEXT"
 
     @classmethod
     def of(cls, registration: BrokerRegistration, epoch: BrokerEpoch) -> BrokerInfo:
@@ -85,6 +87,7 @@ class BrokerInfo:
             registration.incarnation,
             registration.steady,
             registration.software_version,
+            registration.inner_protocol,
         )
 
     @property

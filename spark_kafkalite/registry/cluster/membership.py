@@ -272,7 +272,7 @@ class ClusterMembership:
                 # Not before: of another cluster's registry the number says nothing.
                 await self._check_evidence(session.store, self._check_zxid)
             await create_base_nodes(session.store)
-        await session.watcher.start(known)
+        await session.start(known)
         self._session = session
         self._watching.set()
         await self._may_join.wait()

@@ -19,8 +19,10 @@ from typing import Final
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId
+from spark_kafkalite.registry.cluster.acl_watch import AclFollower, AclWatch
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
+from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs, EntityWatch
 from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
 from spark_kafkalite.registry.cluster.registration import deregister_broker, register_broker
 from spark_kafkalite.registry.cluster.registration_watch import OnAnswer, RegistrationWatch
@@ -52,9 +54,12 @@ class RegistrySession:
         min_insync: Callable[[str], int],
         balance: LeaderBalance | None = None,
         on_answer: OnAnswer | None = None,
+        entities: EntityConfigs | None = None,
+        acls: AclFollower | None = None,
     ) -> None:
         """``unclean_election``, ``recovery``, ``min_insync`` and ``balance`` as the ``Controller`` takes them;
-        ``on_answer`` is called after each answer that proves the session alive, None when that is not needed."""
+        ``on_answer`` is called after each answer that proves the session alive, None when that is not needed;
+        ``entities`` are the settings of users and clients, and ``acls`` gets the ACLs; both outlive the session."""
         self.store = store
         self.watcher = ClusterWatcher(store, view, slices=slices)
         self.controller = Controller(
@@ -73,6 +78,10 @@ class RegistrySession:
         self.lost = asyncio.Event()
         self._broker_id = broker_id
         self._registered = False
+        self._entities = entities
+        self._entity_watch: EntityWatch | None = None
+        self._acls = acls
+        self._acl_watch: AclWatch | None = None
         self._watch = None if on_answer is None else RegistrationWatch(store, broker_id, clock, on_answer)
         self._watching: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
@@ -87,6 +96,14 @@ class RegistrySession:
     def is_lost(self) -> bool:
         """Whether the session has ended, also if :attr:`lost` has not been set yet."""
         return self.store.state is SessionState.LOST
+
+    async def start(self, cluster_id: str) -> None:
+        """Read the cluster, settings of users and clients, and ACLs, and keep it all current. Raises RegistryError."""
+        await self.watcher.start(cluster_id)
+        if self._entities is not None:
+            self._entity_watch = await self._entities.follow(self.store)
+        if self._acls is not None:
+            self._acl_watch = await self._acls.follow(self.store)
 
     async def register(self, registration: BrokerRegistration, own_sessions: Set[int] = frozenset()) -> BrokerInfo:
         """Register the broker and return it as others see it. ``own_sessions`` are former ones of this very process.
@@ -121,6 +138,10 @@ class RegistrySession:
         finally:
             if self._watching is not None:
                 self._watching.cancel()
+            if self._entity_watch is not None:
+                self._entity_watch.close()
+            if self._acl_watch is not None:
+                self._acl_watch.close()
             self.producer_ids.close()
             self.watcher.close()
             self.store.close()

@@ -3,7 +3,7 @@
 ``kafka-configs``, ``kafka-topics``, ``kafka-reassign-partitions`` and their like of Kafka 2.x write to ZooKeeper with
 ``--zookeeper``. Other modules obey topics, their settings and those of brokers, and marks of topics to be deleted. This
 module handles the rest. Requests and settings that do nothing are named in one warning each. Notices of changed
-settings, which no broker reads, are removed after a while, as Kafka's controller does it.
+settings and ACLs are removed after a while, as Kafka's controller does it.
 
 Source: kafka.zk.ZkData of Apache Kafka 2.8; kafka.common.ZkNodeChangeNotificationListener for the fifteen minutes.
 """
@@ -15,6 +15,7 @@ import logging
 from typing import Final
 
 from spark_kafkalite.clock import Clock
+from spark_kafkalite.registry import acl_nodes
 from spark_kafkalite.registry.store import NodeExists, NoNode, Store, answer
 from spark_kafkalite.registry.znodes import CONFIG_CHANGES
 
@@ -31,11 +32,8 @@ _REQUESTS: Final = {
 }
 # Nodes whose children are what has been asked for.
 _PARENTS: Final = {
-    "/config/users": "users and their quotas are not kept in the registry",
     "/config/clients": "quotas of clients are not kept in the registry",
     "/config/ips": "quotas of addresses are not kept in the registry",
-    "/kafka-acl": "there is no authorizer",
-    "/kafka-acl-extended": "there is no authorizer",
     "/delegation_token/tokens": "there are no delegation tokens",
 }
 
@@ -68,17 +66,19 @@ class OldTools:
             )
 
     async def _remove_notices(self) -> None:
-        try:
-            names: list[str] = await answer(self._store.children(CONFIG_CHANGES))
-        except NoNode:
-            # A tool makes sequence nodes below it, and fails where it is missing.
-            with contextlib.suppress(NodeExists):
-                await answer(self._store.create(CONFIG_CHANGES))
-            return
         before_ms = self._clock.wall_ms() - _KEPT_MS
-        for name in names[:_REMOVED_AT_ONCE]:
-            path = f"{CONFIG_CHANGES}/{name}"
-            stat = await answer(self._store.exists(path))
-            if stat is not None and stat.ctime < before_ms:
-                with contextlib.suppress(NoNode):
-                    await answer(self._store.delete(path))
+        for parent in (CONFIG_CHANGES, *acl_nodes.CHANGES.values()):
+            try:
+                names: list[str] = await answer(self._store.children(parent))
+            except NoNode:
+                if parent == CONFIG_CHANGES:
+                    # A tool makes sequence nodes below it, and fails where it is missing.
+                    with contextlib.suppress(NodeExists):
+                        await answer(self._store.create(parent))
+                continue
+            for name in names[:_REMOVED_AT_ONCE]:
+                path = f"{parent}/{name}"
+                stat = await answer(self._store.exists(path))
+                if stat is not None and stat.ctime < before_ms:
+                    with contextlib.suppress(NoNode):
+                        await answer(self._store.delete(path))

@@ -1,7 +1,8 @@
 """Access control lists of the embedded tree, as ZooKeeper has them. Pure.
 
 A list holds entries (permissions, scheme, id). Schemes: ``world`` (its one id is ``anyone``) and ``digest`` (the id is
-``user:`` and the base64 of the SHA-1 of ``user:password``). ``auth`` in a request stands for the ids that have
+``user:`` and the base64 of the SHA-1 of ``user:password``). A private node of the process whose registry it is has the
+scheme ``process``, which no client proves. ``auth`` in a request stands for the ids that have
 authenticated on the connection and is replaced before it is stored. Creating and deleting a node are permissions on its
 *parent*, and nothing is inherited. Source: org.apache.zookeeper.server.ZooKeeperServer.checkACL,
 DigestAuthenticationProvider.
@@ -45,6 +46,8 @@ Identity = tuple[str, str]
 
 ANYONE: Final = ("world", "anyone")
 OPEN_ACL: Final[Acl] = (AclEntry(Permission.ALL, *ANYONE),)
+# For the process alone whose registry it is: no client of it can have this identity.
+PROCESS_ACL: Final[Acl] = (AclEntry(Permission.ALL, "process", "owner"),)
 CREATOR_ACL: Final[Acl] = (AclEntry(Permission.ALL, "auth", ""),)
 
 

@@ -329,7 +329,8 @@ class Tree:
         if isinstance(operation, CreateWithAcl) and operation.acl is not OPEN_ACL:
             acl = access.checked(operation.acl, self.identities.get(session_id, ()), path)
         elif operation.private:
-            acl = access.checked(access.CREATOR_ACL, self.identities.get(session_id, ()), path)
+            identities = self.identities.get(session_id)
+            acl = access.PROCESS_ACL if identities is None else access.checked(access.CREATOR_ACL, identities, path)
         if parent.ephemeral_owner:
             raise NoChildrenForEphemerals(f"cannot create registry node {path}: its parent is ephemeral", path)
         if operation.sequential:

@@ -70,14 +70,13 @@ if TYPE_CHECKING:
     type=click.Choice(list(CODECS)),
     default="parquet",
     show_default=True,
-    help="Format of the files: json is a JSON object a line, with keys and values in base64; text the values alone, "
-    "a line each; avro needs fastavro.",
+    help="Format of the files; text is the values alone, a line each.",
 )
 @click.option(
     "--codec",
     help="Compression of the files: none, or "
     + "; ".join(f"{name}: {', '.join(codecs[1:])}" for name, codecs in CODECS.items())
-    + ". [default: Spark's own; avro: none]",
+    + ". [default: Spark's own]",
 )
 @click.option(
     "--value",

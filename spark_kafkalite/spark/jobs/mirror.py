@@ -38,9 +38,9 @@ from spark_kafkalite.spark.jobs.copying.mirror_topics import (
     prefix_of,
     shown,
 )
-from spark_kafkalite.spark.jobs.copying.quarantine_topic import QuarantineTopic
 from spark_kafkalite.spark.jobs.copying.streaming import (
     SOURCE_IDS,
+    QuarantineTopic,
     await_end,
     check_topic_id,
     has_begun,

@@ -11,8 +11,13 @@ from __future__ import annotations
 
 import click
 
-from spark_kafkalite.spark.jobs.copying.quarantine_topic import QuarantineTopic
-from spark_kafkalite.spark.jobs.copying.streaming import await_end, check_topic_ids, has_begun, origin_column
+from spark_kafkalite.spark.jobs.copying.streaming import (
+    QuarantineTopic,
+    await_end,
+    check_topic_ids,
+    has_begun,
+    origin_column,
+)
 from spark_kafkalite.spark.jobs.program.client_options import (
     client_options,
     client_settings,

@@ -4,147 +4,55 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class EntityDataRequest(Message):
     """Part of AlterClientQuotasRequest, versions 0-1."""
 
-    __slots__ = ("entity_name", "entity_type")
-    SCHEMA = (
-        ("entity_type", "string", 0, 1, None, None),
-        ("entity_name", "string", 0, 1, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        entity_type: str = "",
-        entity_name: str | None = None,
-    ) -> None:
-        self.entity_type = entity_type
-        self.entity_name = entity_name
+    entity_type: str = field("string", 0, 1)
+    entity_name: str | None = field("string", 0, 1, nullable_from=0, default=None)
 
 
 class OpData(Message):
     """Part of AlterClientQuotasRequest, versions 0-1."""
 
-    __slots__ = ("key", "remove", "value")
-    SCHEMA = (
-        ("key", "string", 0, 1, None, None),
-        ("value", "float64", 0, 1, None, None),
-        ("remove", "bool", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        key: str = "",
-        value: float = 0.0,
-        remove: bool = False,
-    ) -> None:
-        self.key = key
-        self.value = value
-        self.remove = remove
+    key: str = field("string", 0, 1)
+    value: float = field("float64", 0, 1)
+    remove: bool = field("bool", 0, 1)
 
 
 class EntryDataRequest(Message):
     """Part of AlterClientQuotasRequest, versions 0-1."""
 
-    __slots__ = ("entity", "ops")
-    SCHEMA = (
-        ("entity", "[]EntityDataRequest", 0, 1, None, None),
-        ("ops", "[]OpData", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        entity: list[EntityDataRequest] = NEW_LIST,
-        ops: list[OpData] = NEW_LIST,
-    ) -> None:
-        self.entity = [] if entity is NEW_LIST else entity
-        self.ops = [] if ops is NEW_LIST else ops
+    entity: list[EntityDataRequest] = field("[]EntityDataRequest", 0, 1)
+    ops: list[OpData] = field("[]OpData", 0, 1)
 
 
-class AlterClientQuotasRequest(ApiMessage):
+class AlterClientQuotasRequest(RequestBody, api_key=ApiKey.ALTER_CLIENT_QUOTAS):
     """The body of an AlterClientQuotas request, versions 0-1."""
 
-    __slots__ = ("entries", "validate_only")
-    API_KEY = ApiKey.ALTER_CLIENT_QUOTAS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("entries", "[]EntryDataRequest", 0, 1, None, None),
-        ("validate_only", "bool", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        entries: list[EntryDataRequest] = NEW_LIST,
-        validate_only: bool = False,
-    ) -> None:
-        self.entries = [] if entries is NEW_LIST else entries
-        self.validate_only = validate_only
+    entries: list[EntryDataRequest] = field("[]EntryDataRequest", 0, 1)
+    validate_only: bool = field("bool", 0, 1)
 
 
 class EntityDataResponse(Message):
     """Part of AlterClientQuotasResponse, versions 0-1."""
 
-    __slots__ = ("entity_name", "entity_type")
-    SCHEMA = (
-        ("entity_type", "string", 0, 1, None, None),
-        ("entity_name", "string", 0, 1, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        entity_type: str = "",
-        entity_name: str | None = None,
-    ) -> None:
-        self.entity_type = entity_type
-        self.entity_name = entity_name
+    entity_type: str = field("string", 0, 1)
+    entity_name: str | None = field("string", 0, 1, nullable_from=0, default=None)
 
 
 class EntryDataResponse(Message):
     """Part of AlterClientQuotasResponse, versions 0-1."""
 
-    __slots__ = ("entity", "error_code", "error_message")
-    SCHEMA = (
-        ("error_code", "int16", 0, 1, None, None),
-        ("error_message", "string", 0, 1, 0, None),
-        ("entity", "[]EntityDataResponse", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        error_message: str | None = None,
-        entity: list[EntityDataResponse] = NEW_LIST,
-    ) -> None:
-        self.error_code = error_code
-        self.error_message = error_message
-        self.entity = [] if entity is NEW_LIST else entity
+    error_code: int = field("int16", 0, 1)
+    error_message: str | None = field("string", 0, 1, nullable_from=0, default=None)
+    entity: list[EntityDataResponse] = field("[]EntityDataResponse", 0, 1)
 
 
-class AlterClientQuotasResponse(ApiMessage):
+class AlterClientQuotasResponse(ResponseBody, api_key=ApiKey.ALTER_CLIENT_QUOTAS):
     """The body of an AlterClientQuotas response, versions 0-1."""
 
-    __slots__ = ("entries", "throttle_time_ms")
-    API_KEY = ApiKey.ALTER_CLIENT_QUOTAS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 1, None, None),
-        ("entries", "[]EntryDataResponse", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        entries: list[EntryDataResponse] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.entries = [] if entries is NEW_LIST else entries
+    throttle_time_ms: int = field("int32", 0, 1)
+    entries: list[EntryDataResponse] = field("[]EntryDataResponse", 0, 1)

@@ -4,112 +4,42 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class AlterableConfig(Message):
     """Part of AlterConfigsRequest, versions 0-2."""
 
-    __slots__ = ("name", "value")
-    SCHEMA = (
-        ("name", "string", 0, 2, None, None),
-        ("value", "string", 0, 2, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        value: str | None = None,
-    ) -> None:
-        self.name = name
-        self.value = value
+    name: str = field("string", 0, 2)
+    value: str | None = field("string", 0, 2, nullable_from=0, default=None)
 
 
 class AlterConfigsResource(Message):
     """Part of AlterConfigsRequest, versions 0-2."""
 
-    __slots__ = ("configs", "resource_name", "resource_type")
-    SCHEMA = (
-        ("resource_type", "int8", 0, 2, None, None),
-        ("resource_name", "string", 0, 2, None, None),
-        ("configs", "[]AlterableConfig", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        resource_type: int = 0,
-        resource_name: str = "",
-        configs: list[AlterableConfig] = NEW_LIST,
-    ) -> None:
-        self.resource_type = resource_type
-        self.resource_name = resource_name
-        self.configs = [] if configs is NEW_LIST else configs
+    resource_type: int = field("int8", 0, 2)
+    resource_name: str = field("string", 0, 2)
+    configs: list[AlterableConfig] = field("[]AlterableConfig", 0, 2)
 
 
-class AlterConfigsRequest(ApiMessage):
+class AlterConfigsRequest(RequestBody, api_key=ApiKey.ALTER_CONFIGS):
     """The body of an AlterConfigs request, versions 0-2."""
 
-    __slots__ = ("resources", "validate_only")
-    API_KEY = ApiKey.ALTER_CONFIGS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("resources", "[]AlterConfigsResource", 0, 2, None, None),
-        ("validate_only", "bool", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        resources: list[AlterConfigsResource] = NEW_LIST,
-        validate_only: bool = False,
-    ) -> None:
-        self.resources = [] if resources is NEW_LIST else resources
-        self.validate_only = validate_only
+    resources: list[AlterConfigsResource] = field("[]AlterConfigsResource", 0, 2)
+    validate_only: bool = field("bool", 0, 2)
 
 
 class AlterConfigsResourceResponse(Message):
     """Part of AlterConfigsResponse, versions 0-2."""
 
-    __slots__ = ("error_code", "error_message", "resource_name", "resource_type")
-    SCHEMA = (
-        ("error_code", "int16", 0, 2, None, None),
-        ("error_message", "string", 0, 2, 0, None),
-        ("resource_type", "int8", 0, 2, None, None),
-        ("resource_name", "string", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        error_message: str | None = None,
-        resource_type: int = 0,
-        resource_name: str = "",
-    ) -> None:
-        self.error_code = error_code
-        self.error_message = error_message
-        self.resource_type = resource_type
-        self.resource_name = resource_name
+    error_code: int = field("int16", 0, 2)
+    error_message: str | None = field("string", 0, 2, nullable_from=0, default=None)
+    resource_type: int = field("int8", 0, 2)
+    resource_name: str = field("string", 0, 2)
 
 
-class AlterConfigsResponse(ApiMessage):
+class AlterConfigsResponse(ResponseBody, api_key=ApiKey.ALTER_CONFIGS):
     """The body of an AlterConfigs response, versions 0-2."""
 
-    __slots__ = ("responses", "throttle_time_ms")
-    API_KEY = ApiKey.ALTER_CONFIGS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 2, None, None),
-        ("responses", "[]AlterConfigsResourceResponse", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        responses: list[AlterConfigsResourceResponse] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.responses = [] if responses is NEW_LIST else responses
+    throttle_time_ms: int = field("int32", 0, 2)
+    responses: list[AlterConfigsResourceResponse] = field("[]AlterConfigsResourceResponse", 0, 2)

@@ -4,137 +4,51 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class ReassignablePartition(Message):
     """Part of AlterPartitionReassignmentsRequest, versions 0-1."""
 
-    __slots__ = ("partition_index", "replicas")
-    SCHEMA = (
-        ("partition_index", "int32", 0, 1, None, None),
-        ("replicas", "[]int32", 0, 1, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        replicas: list[int] | None = None,
-    ) -> None:
-        self.partition_index = partition_index
-        self.replicas = replicas
+    partition_index: int = field("int32", 0, 1)
+    replicas: list[int] | None = field("[]int32", 0, 1, nullable_from=0, default=None)
 
 
 class ReassignableTopic(Message):
     """Part of AlterPartitionReassignmentsRequest, versions 0-1."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 0, 1, None, None),
-        ("partitions", "[]ReassignablePartition", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[ReassignablePartition] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 0, 1)
+    partitions: list[ReassignablePartition] = field("[]ReassignablePartition", 0, 1)
 
 
-class AlterPartitionReassignmentsRequest(ApiMessage):
+class AlterPartitionReassignmentsRequest(RequestBody, api_key=ApiKey.ALTER_PARTITION_REASSIGNMENTS):
     """The body of an AlterPartitionReassignments request, versions 0-1."""
 
-    __slots__ = ("allow_replication_factor_change", "timeout_ms", "topics")
-    API_KEY = ApiKey.ALTER_PARTITION_REASSIGNMENTS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("timeout_ms", "int32", 0, 1, None, None),
-        ("allow_replication_factor_change", "bool", 1, 1, None, None),
-        ("topics", "[]ReassignableTopic", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        timeout_ms: int = 60000,
-        allow_replication_factor_change: bool = True,
-        topics: list[ReassignableTopic] = NEW_LIST,
-    ) -> None:
-        self.timeout_ms = timeout_ms
-        self.allow_replication_factor_change = allow_replication_factor_change
-        self.topics = [] if topics is NEW_LIST else topics
+    timeout_ms: int = field("int32", 0, 1, default=60000)
+    allow_replication_factor_change: bool = field("bool", 1, 1, default=True)
+    topics: list[ReassignableTopic] = field("[]ReassignableTopic", 0, 1)
 
 
 class ReassignablePartitionResponse(Message):
     """Part of AlterPartitionReassignmentsResponse, versions 0-1."""
 
-    __slots__ = ("error_code", "error_message", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 0, 1, None, None),
-        ("error_code", "int16", 0, 1, None, None),
-        ("error_message", "string", 0, 1, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-    ) -> None:
-        self.partition_index = partition_index
-        self.error_code = error_code
-        self.error_message = error_message
+    partition_index: int = field("int32", 0, 1)
+    error_code: int = field("int16", 0, 1)
+    error_message: str | None = field("string", 0, 1, nullable_from=0, default=None)
 
 
 class ReassignableTopicResponse(Message):
     """Part of AlterPartitionReassignmentsResponse, versions 0-1."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 0, 1, None, None),
-        ("partitions", "[]ReassignablePartitionResponse", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[ReassignablePartitionResponse] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 0, 1)
+    partitions: list[ReassignablePartitionResponse] = field("[]ReassignablePartitionResponse", 0, 1)
 
 
-class AlterPartitionReassignmentsResponse(ApiMessage):
+class AlterPartitionReassignmentsResponse(ResponseBody, api_key=ApiKey.ALTER_PARTITION_REASSIGNMENTS):
     """The body of an AlterPartitionReassignments response, versions 0-1."""
 
-    __slots__ = ("allow_replication_factor_change", "error_code", "error_message", "responses", "throttle_time_ms")
-    API_KEY = ApiKey.ALTER_PARTITION_REASSIGNMENTS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 1, None, None),
-        ("allow_replication_factor_change", "bool", 1, 1, None, None),
-        ("error_code", "int16", 0, 1, None, None),
-        ("error_message", "string", 0, 1, 0, None),
-        ("responses", "[]ReassignableTopicResponse", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        allow_replication_factor_change: bool = True,
-        error_code: int = 0,
-        error_message: str | None = None,
-        responses: list[ReassignableTopicResponse] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.allow_replication_factor_change = allow_replication_factor_change
-        self.error_code = error_code
-        self.error_message = error_message
-        self.responses = [] if responses is NEW_LIST else responses
+    throttle_time_ms: int = field("int32", 0, 1)
+    allow_replication_factor_change: bool = field("bool", 1, 1, default=True)
+    error_code: int = field("int16", 0, 1)
+    error_message: str | None = field("string", 0, 1, nullable_from=0, default=None)
+    responses: list[ReassignableTopicResponse] = field("[]ReassignableTopicResponse", 0, 1)

@@ -4,115 +4,43 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class ScramCredentialDeletion(Message):
     """Part of AlterUserScramCredentialsRequest, versions 0."""
 
-    __slots__ = ("mechanism", "name")
-    SCHEMA = (
-        ("name", "string", 0, 0, None, None),
-        ("mechanism", "int8", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        mechanism: int = 0,
-    ) -> None:
-        self.name = name
-        self.mechanism = mechanism
+    name: str = field("string", 0, 0)
+    mechanism: int = field("int8", 0, 0)
 
 
 class ScramCredentialUpsertion(Message):
     """Part of AlterUserScramCredentialsRequest, versions 0."""
 
-    __slots__ = ("iterations", "mechanism", "name", "salt", "salted_password")
-    SCHEMA = (
-        ("name", "string", 0, 0, None, None),
-        ("mechanism", "int8", 0, 0, None, None),
-        ("iterations", "int32", 0, 0, None, None),
-        ("salt", "bytes", 0, 0, None, None),
-        ("salted_password", "bytes", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        mechanism: int = 0,
-        iterations: int = 0,
-        salt: bytes = b"",
-        salted_password: bytes = b"",
-    ) -> None:
-        self.name = name
-        self.mechanism = mechanism
-        self.iterations = iterations
-        self.salt = salt
-        self.salted_password = salted_password
+    name: str = field("string", 0, 0)
+    mechanism: int = field("int8", 0, 0)
+    iterations: int = field("int32", 0, 0)
+    salt: bytes = field("bytes", 0, 0)
+    salted_password: bytes = field("bytes", 0, 0)
 
 
-class AlterUserScramCredentialsRequest(ApiMessage):
+class AlterUserScramCredentialsRequest(RequestBody, api_key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS):
     """The body of an AlterUserScramCredentials request, versions 0."""
 
-    __slots__ = ("deletions", "upsertions")
-    API_KEY = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("deletions", "[]ScramCredentialDeletion", 0, 0, None, None),
-        ("upsertions", "[]ScramCredentialUpsertion", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        deletions: list[ScramCredentialDeletion] = NEW_LIST,
-        upsertions: list[ScramCredentialUpsertion] = NEW_LIST,
-    ) -> None:
-        self.deletions = [] if deletions is NEW_LIST else deletions
-        self.upsertions = [] if upsertions is NEW_LIST else upsertions
+    deletions: list[ScramCredentialDeletion] = field("[]ScramCredentialDeletion", 0, 0)
+    upsertions: list[ScramCredentialUpsertion] = field("[]ScramCredentialUpsertion", 0, 0)
 
 
 class AlterUserScramCredentialsResult(Message):
     """Part of AlterUserScramCredentialsResponse, versions 0."""
 
-    __slots__ = ("error_code", "error_message", "user")
-    SCHEMA = (
-        ("user", "string", 0, 0, None, None),
-        ("error_code", "int16", 0, 0, None, None),
-        ("error_message", "string", 0, 0, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        user: str = "",
-        error_code: int = 0,
-        error_message: str | None = None,
-    ) -> None:
-        self.user = user
-        self.error_code = error_code
-        self.error_message = error_message
+    user: str = field("string", 0, 0)
+    error_code: int = field("int16", 0, 0)
+    error_message: str | None = field("string", 0, 0, nullable_from=0, default=None)
 
 
-class AlterUserScramCredentialsResponse(ApiMessage):
+class AlterUserScramCredentialsResponse(ResponseBody, api_key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS):
     """The body of an AlterUserScramCredentials response, versions 0."""
 
-    __slots__ = ("results", "throttle_time_ms")
-    API_KEY = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 0, None, None),
-        ("results", "[]AlterUserScramCredentialsResult", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        results: list[AlterUserScramCredentialsResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.results = [] if results is NEW_LIST else results
+    throttle_time_ms: int = field("int32", 0, 0)
+    results: list[AlterUserScramCredentialsResult] = field("[]AlterUserScramCredentialsResult", 0, 0)

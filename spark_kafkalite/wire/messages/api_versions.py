@@ -4,135 +4,47 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class ApiVersionsRequest(ApiMessage):
+class ApiVersionsRequest(RequestBody, api_key=ApiKey.API_VERSIONS):
     """The body of an ApiVersions request, versions 0-4."""
 
-    __slots__ = ("client_software_name", "client_software_version")
-    API_KEY = ApiKey.API_VERSIONS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("client_software_name", "string", 3, 4, None, None),
-        ("client_software_version", "string", 3, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        client_software_name: str = "",
-        client_software_version: str = "",
-    ) -> None:
-        self.client_software_name = client_software_name
-        self.client_software_version = client_software_version
+    client_software_name: str = field("string", 3, 4)
+    client_software_version: str = field("string", 3, 4)
 
 
 class ApiVersion(Message):
     """Part of ApiVersionsResponse, versions 0-4."""
 
-    __slots__ = ("api_key", "max_version", "min_version")
-    SCHEMA = (
-        ("api_key", "int16", 0, 4, None, None),
-        ("min_version", "int16", 0, 4, None, None),
-        ("max_version", "int16", 0, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        api_key: int = 0,
-        min_version: int = 0,
-        max_version: int = 0,
-    ) -> None:
-        self.api_key = api_key
-        self.min_version = min_version
-        self.max_version = max_version
+    api_key: int = field("int16", 0, 4)
+    min_version: int = field("int16", 0, 4)
+    max_version: int = field("int16", 0, 4)
 
 
 class SupportedFeatureKey(Message):
     """Part of ApiVersionsResponse, versions 3-4."""
 
-    __slots__ = ("max_version", "min_version", "name")
-    SCHEMA = (
-        ("name", "string", 3, 4, None, None),
-        ("min_version", "int16", 3, 4, None, None),
-        ("max_version", "int16", 3, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        min_version: int = 0,
-        max_version: int = 0,
-    ) -> None:
-        self.name = name
-        self.min_version = min_version
-        self.max_version = max_version
+    name: str = field("string", 3, 4)
+    min_version: int = field("int16", 3, 4)
+    max_version: int = field("int16", 3, 4)
 
 
 class FinalizedFeatureKey(Message):
     """Part of ApiVersionsResponse, versions 3-4."""
 
-    __slots__ = ("max_version_level", "min_version_level", "name")
-    SCHEMA = (
-        ("name", "string", 3, 4, None, None),
-        ("max_version_level", "int16", 3, 4, None, None),
-        ("min_version_level", "int16", 3, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        max_version_level: int = 0,
-        min_version_level: int = 0,
-    ) -> None:
-        self.name = name
-        self.max_version_level = max_version_level
-        self.min_version_level = min_version_level
+    name: str = field("string", 3, 4)
+    max_version_level: int = field("int16", 3, 4)
+    min_version_level: int = field("int16", 3, 4)
 
 
-class ApiVersionsResponse(ApiMessage):
+class ApiVersionsResponse(ResponseBody, api_key=ApiKey.API_VERSIONS):
     """The body of an ApiVersions response, versions 0-4."""
 
-    __slots__ = (
-        "api_keys",
-        "error_code",
-        "finalized_features",
-        "finalized_features_epoch",
-        "supported_features",
-        "throttle_time_ms",
-        "zk_migration_ready",
-    )
-    API_KEY = ApiKey.API_VERSIONS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("error_code", "int16", 0, 4, None, None),
-        ("api_keys", "[]ApiVersion", 0, 4, None, None),
-        ("throttle_time_ms", "int32", 1, 4, None, None),
-        ("supported_features", "[]SupportedFeatureKey", 3, 4, None, 0),
-        ("finalized_features_epoch", "int64", 3, 4, None, 1),
-        ("finalized_features", "[]FinalizedFeatureKey", 3, 4, None, 2),
-        ("zk_migration_ready", "bool", 3, 4, None, 3),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        api_keys: list[ApiVersion] = NEW_LIST,
-        throttle_time_ms: int = 0,
-        supported_features: list[SupportedFeatureKey] = NEW_LIST,
-        finalized_features_epoch: int = -1,
-        finalized_features: list[FinalizedFeatureKey] = NEW_LIST,
-        zk_migration_ready: bool = False,
-    ) -> None:
-        self.error_code = error_code
-        self.api_keys = [] if api_keys is NEW_LIST else api_keys
-        self.throttle_time_ms = throttle_time_ms
-        self.supported_features = [] if supported_features is NEW_LIST else supported_features
-        self.finalized_features_epoch = finalized_features_epoch
-        self.finalized_features = [] if finalized_features is NEW_LIST else finalized_features
-        self.zk_migration_ready = zk_migration_ready
+    error_code: int = field("int16", 0, 4)
+    api_keys: list[ApiVersion] = field("[]ApiVersion", 0, 4)
+    throttle_time_ms: int = field("int32", 1, 4)
+    supported_features: list[SupportedFeatureKey] = field("[]SupportedFeatureKey", 3, 4, tag=0)
+    finalized_features_epoch: int = field("int64", 3, 4, tag=1, default=-1)
+    finalized_features: list[FinalizedFeatureKey] = field("[]FinalizedFeatureKey", 3, 4, tag=2)
+    zk_migration_ready: bool = field("bool", 3, 4, tag=3)

@@ -4,102 +4,36 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class AclCreation(Message):
     """Part of CreateAclsRequest, versions 1-3."""
 
-    __slots__ = (
-        "host",
-        "operation",
-        "permission_type",
-        "principal",
-        "resource_name",
-        "resource_pattern_type",
-        "resource_type",
-    )
-    SCHEMA = (
-        ("resource_type", "int8", 1, 3, None, None),
-        ("resource_name", "string", 1, 3, None, None),
-        ("resource_pattern_type", "int8", 1, 3, None, None),
-        ("principal", "string", 1, 3, None, None),
-        ("host", "string", 1, 3, None, None),
-        ("operation", "int8", 1, 3, None, None),
-        ("permission_type", "int8", 1, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        resource_type: int = 0,
-        resource_name: str = "",
-        resource_pattern_type: int = 3,
-        principal: str = "",
-        host: str = "",
-        operation: int = 0,
-        permission_type: int = 0,
-    ) -> None:
-        self.resource_type = resource_type
-        self.resource_name = resource_name
-        self.resource_pattern_type = resource_pattern_type
-        self.principal = principal
-        self.host = host
-        self.operation = operation
-        self.permission_type = permission_type
+    resource_type: int = field("int8", 1, 3)
+    resource_name: str = field("string", 1, 3)
+    resource_pattern_type: int = field("int8", 1, 3, default=3)
+    principal: str = field("string", 1, 3)
+    host: str = field("string", 1, 3)
+    operation: int = field("int8", 1, 3)
+    permission_type: int = field("int8", 1, 3)
 
 
-class CreateAclsRequest(ApiMessage):
+class CreateAclsRequest(RequestBody, api_key=ApiKey.CREATE_ACLS):
     """The body of a CreateAcls request, versions 1-3."""
 
-    __slots__ = ("creations",)
-    API_KEY = ApiKey.CREATE_ACLS
-    IS_REQUEST = True
-    SCHEMA = (("creations", "[]AclCreation", 1, 3, None, None),)
-
-    def __init__(
-        self,
-        *,
-        creations: list[AclCreation] = NEW_LIST,
-    ) -> None:
-        self.creations = [] if creations is NEW_LIST else creations
+    creations: list[AclCreation] = field("[]AclCreation", 1, 3)
 
 
 class AclCreationResult(Message):
     """Part of CreateAclsResponse, versions 1-3."""
 
-    __slots__ = ("error_code", "error_message")
-    SCHEMA = (
-        ("error_code", "int16", 1, 3, None, None),
-        ("error_message", "string", 1, 3, 1, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        error_message: str | None = None,
-    ) -> None:
-        self.error_code = error_code
-        self.error_message = error_message
+    error_code: int = field("int16", 1, 3)
+    error_message: str | None = field("string", 1, 3, nullable_from=1, default=None)
 
 
-class CreateAclsResponse(ApiMessage):
+class CreateAclsResponse(ResponseBody, api_key=ApiKey.CREATE_ACLS):
     """The body of a CreateAcls response, versions 1-3."""
 
-    __slots__ = ("results", "throttle_time_ms")
-    API_KEY = ApiKey.CREATE_ACLS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 3, None, None),
-        ("results", "[]AclCreationResult", 1, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        results: list[AclCreationResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.results = [] if results is NEW_LIST else results
+    throttle_time_ms: int = field("int32", 1, 3)
+    results: list[AclCreationResult] = field("[]AclCreationResult", 1, 3)

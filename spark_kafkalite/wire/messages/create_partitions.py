@@ -4,107 +4,41 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class CreatePartitionsAssignment(Message):
     """Part of CreatePartitionsRequest, versions 0-3."""
 
-    __slots__ = ("broker_ids",)
-    SCHEMA = (("broker_ids", "[]int32", 0, 3, None, None),)
-
-    def __init__(
-        self,
-        *,
-        broker_ids: list[int] = NEW_LIST,
-    ) -> None:
-        self.broker_ids = [] if broker_ids is NEW_LIST else broker_ids
+    broker_ids: list[int] = field("[]int32", 0, 3)
 
 
 class CreatePartitionsTopic(Message):
     """Part of CreatePartitionsRequest, versions 0-3."""
 
-    __slots__ = ("assignments", "count", "name")
-    SCHEMA = (
-        ("name", "string", 0, 3, None, None),
-        ("count", "int32", 0, 3, None, None),
-        ("assignments", "[]CreatePartitionsAssignment", 0, 3, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        count: int = 0,
-        assignments: list[CreatePartitionsAssignment] | None = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.count = count
-        self.assignments = [] if assignments is NEW_LIST else assignments
+    name: str = field("string", 0, 3)
+    count: int = field("int32", 0, 3)
+    assignments: list[CreatePartitionsAssignment] | None = field("[]CreatePartitionsAssignment", 0, 3, nullable_from=0)
 
 
-class CreatePartitionsRequest(ApiMessage):
+class CreatePartitionsRequest(RequestBody, api_key=ApiKey.CREATE_PARTITIONS):
     """The body of a CreatePartitions request, versions 0-3."""
 
-    __slots__ = ("timeout_ms", "topics", "validate_only")
-    API_KEY = ApiKey.CREATE_PARTITIONS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("topics", "[]CreatePartitionsTopic", 0, 3, None, None),
-        ("timeout_ms", "int32", 0, 3, None, None),
-        ("validate_only", "bool", 0, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topics: list[CreatePartitionsTopic] = NEW_LIST,
-        timeout_ms: int = 0,
-        validate_only: bool = False,
-    ) -> None:
-        self.topics = [] if topics is NEW_LIST else topics
-        self.timeout_ms = timeout_ms
-        self.validate_only = validate_only
+    topics: list[CreatePartitionsTopic] = field("[]CreatePartitionsTopic", 0, 3)
+    timeout_ms: int = field("int32", 0, 3)
+    validate_only: bool = field("bool", 0, 3)
 
 
 class CreatePartitionsTopicResult(Message):
     """Part of CreatePartitionsResponse, versions 0-3."""
 
-    __slots__ = ("error_code", "error_message", "name")
-    SCHEMA = (
-        ("name", "string", 0, 3, None, None),
-        ("error_code", "int16", 0, 3, None, None),
-        ("error_message", "string", 0, 3, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        error_code: int = 0,
-        error_message: str | None = None,
-    ) -> None:
-        self.name = name
-        self.error_code = error_code
-        self.error_message = error_message
+    name: str = field("string", 0, 3)
+    error_code: int = field("int16", 0, 3)
+    error_message: str | None = field("string", 0, 3, nullable_from=0, default=None)
 
 
-class CreatePartitionsResponse(ApiMessage):
+class CreatePartitionsResponse(ResponseBody, api_key=ApiKey.CREATE_PARTITIONS):
     """The body of a CreatePartitions response, versions 0-3."""
 
-    __slots__ = ("results", "throttle_time_ms")
-    API_KEY = ApiKey.CREATE_PARTITIONS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 3, None, None),
-        ("results", "[]CreatePartitionsTopicResult", 0, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        results: list[CreatePartitionsTopicResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.results = [] if results is NEW_LIST else results
+    throttle_time_ms: int = field("int32", 0, 3)
+    results: list[CreatePartitionsTopicResult] = field("[]CreatePartitionsTopicResult", 0, 3)

@@ -4,189 +4,66 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class CreatableReplicaAssignment(Message):
     """Part of CreateTopicsRequest, versions 2-7."""
 
-    __slots__ = ("broker_ids", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 2, 7, None, None),
-        ("broker_ids", "[]int32", 2, 7, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        broker_ids: list[int] = NEW_LIST,
-    ) -> None:
-        self.partition_index = partition_index
-        self.broker_ids = [] if broker_ids is NEW_LIST else broker_ids
+    partition_index: int = field("int32", 2, 7)
+    broker_ids: list[int] = field("[]int32", 2, 7)
 
 
 class CreatableTopicConfig(Message):
     """Part of CreateTopicsRequest, versions 2-7."""
 
-    __slots__ = ("name", "value")
-    SCHEMA = (
-        ("name", "string", 2, 7, None, None),
-        ("value", "string", 2, 7, 2, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        value: str | None = None,
-    ) -> None:
-        self.name = name
-        self.value = value
+    name: str = field("string", 2, 7)
+    value: str | None = field("string", 2, 7, nullable_from=2, default=None)
 
 
 class CreatableTopic(Message):
     """Part of CreateTopicsRequest, versions 2-7."""
 
-    __slots__ = ("assignments", "configs", "name", "num_partitions", "replication_factor")
-    SCHEMA = (
-        ("name", "string", 2, 7, None, None),
-        ("num_partitions", "int32", 2, 7, None, None),
-        ("replication_factor", "int16", 2, 7, None, None),
-        ("assignments", "[]CreatableReplicaAssignment", 2, 7, None, None),
-        ("configs", "[]CreatableTopicConfig", 2, 7, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        num_partitions: int = 0,
-        replication_factor: int = 0,
-        assignments: list[CreatableReplicaAssignment] = NEW_LIST,
-        configs: list[CreatableTopicConfig] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.num_partitions = num_partitions
-        self.replication_factor = replication_factor
-        self.assignments = [] if assignments is NEW_LIST else assignments
-        self.configs = [] if configs is NEW_LIST else configs
+    name: str = field("string", 2, 7)
+    num_partitions: int = field("int32", 2, 7)
+    replication_factor: int = field("int16", 2, 7)
+    assignments: list[CreatableReplicaAssignment] = field("[]CreatableReplicaAssignment", 2, 7)
+    configs: list[CreatableTopicConfig] = field("[]CreatableTopicConfig", 2, 7)
 
 
-class CreateTopicsRequest(ApiMessage):
+class CreateTopicsRequest(RequestBody, api_key=ApiKey.CREATE_TOPICS):
     """The body of a CreateTopics request, versions 2-7."""
 
-    __slots__ = ("timeout_ms", "topics", "validate_only")
-    API_KEY = ApiKey.CREATE_TOPICS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("topics", "[]CreatableTopic", 2, 7, None, None),
-        ("timeout_ms", "int32", 2, 7, None, None),
-        ("validate_only", "bool", 2, 7, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topics: list[CreatableTopic] = NEW_LIST,
-        timeout_ms: int = 60000,
-        validate_only: bool = False,
-    ) -> None:
-        self.topics = [] if topics is NEW_LIST else topics
-        self.timeout_ms = timeout_ms
-        self.validate_only = validate_only
+    topics: list[CreatableTopic] = field("[]CreatableTopic", 2, 7)
+    timeout_ms: int = field("int32", 2, 7, default=60000)
+    validate_only: bool = field("bool", 2, 7)
 
 
 class CreatableTopicConfigs(Message):
     """Part of CreateTopicsResponse, versions 5-7."""
 
-    __slots__ = ("config_source", "is_sensitive", "name", "read_only", "value")
-    SCHEMA = (
-        ("name", "string", 5, 7, None, None),
-        ("value", "string", 5, 7, 5, None),
-        ("read_only", "bool", 5, 7, None, None),
-        ("config_source", "int8", 5, 7, None, None),
-        ("is_sensitive", "bool", 5, 7, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        value: str | None = None,
-        read_only: bool = False,
-        config_source: int = -1,
-        is_sensitive: bool = False,
-    ) -> None:
-        self.name = name
-        self.value = value
-        self.read_only = read_only
-        self.config_source = config_source
-        self.is_sensitive = is_sensitive
+    name: str = field("string", 5, 7)
+    value: str | None = field("string", 5, 7, nullable_from=5, default=None)
+    read_only: bool = field("bool", 5, 7)
+    config_source: int = field("int8", 5, 7, default=-1)
+    is_sensitive: bool = field("bool", 5, 7)
 
 
 class CreatableTopicResult(Message):
     """Part of CreateTopicsResponse, versions 2-7."""
 
-    __slots__ = (
-        "configs",
-        "error_code",
-        "error_message",
-        "name",
-        "num_partitions",
-        "replication_factor",
-        "topic_config_error_code",
-        "topic_id",
-    )
-    SCHEMA = (
-        ("name", "string", 2, 7, None, None),
-        ("topic_id", "uuid", 7, 7, None, None),
-        ("error_code", "int16", 2, 7, None, None),
-        ("error_message", "string", 2, 7, 2, None),
-        ("topic_config_error_code", "int16", 5, 7, None, 0),
-        ("num_partitions", "int32", 5, 7, None, None),
-        ("replication_factor", "int16", 5, 7, None, None),
-        ("configs", "[]CreatableTopicConfigs", 5, 7, 5, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        topic_id: bytes = ZERO_UUID,
-        error_code: int = 0,
-        error_message: str | None = None,
-        topic_config_error_code: int = 0,
-        num_partitions: int = -1,
-        replication_factor: int = -1,
-        configs: list[CreatableTopicConfigs] | None = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.topic_id = topic_id
-        self.error_code = error_code
-        self.error_message = error_message
-        self.topic_config_error_code = topic_config_error_code
-        self.num_partitions = num_partitions
-        self.replication_factor = replication_factor
-        self.configs = [] if configs is NEW_LIST else configs
+    name: str = field("string", 2, 7)
+    topic_id: bytes = field("uuid", 7, 7)
+    error_code: int = field("int16", 2, 7)
+    error_message: str | None = field("string", 2, 7, nullable_from=2, default=None)
+    topic_config_error_code: int = field("int16", 5, 7, tag=0)
+    num_partitions: int = field("int32", 5, 7, default=-1)
+    replication_factor: int = field("int16", 5, 7, default=-1)
+    configs: list[CreatableTopicConfigs] | None = field("[]CreatableTopicConfigs", 5, 7, nullable_from=5)
 
 
-class CreateTopicsResponse(ApiMessage):
+class CreateTopicsResponse(ResponseBody, api_key=ApiKey.CREATE_TOPICS):
     """The body of a CreateTopics response, versions 2-7."""
 
-    __slots__ = ("throttle_time_ms", "topics")
-    API_KEY = ApiKey.CREATE_TOPICS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 2, 7, None, None),
-        ("topics", "[]CreatableTopicResult", 2, 7, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[CreatableTopicResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.topics = [] if topics is NEW_LIST else topics
+    throttle_time_ms: int = field("int32", 2, 7)
+    topics: list[CreatableTopicResult] = field("[]CreatableTopicResult", 2, 7)

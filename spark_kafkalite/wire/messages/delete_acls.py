@@ -4,155 +4,51 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class DeleteAclsFilter(Message):
     """Part of DeleteAclsRequest, versions 1-3."""
 
-    __slots__ = (
-        "host_filter",
-        "operation",
-        "pattern_type_filter",
-        "permission_type",
-        "principal_filter",
-        "resource_name_filter",
-        "resource_type_filter",
-    )
-    SCHEMA = (
-        ("resource_type_filter", "int8", 1, 3, None, None),
-        ("resource_name_filter", "string", 1, 3, 1, None),
-        ("pattern_type_filter", "int8", 1, 3, None, None),
-        ("principal_filter", "string", 1, 3, 1, None),
-        ("host_filter", "string", 1, 3, 1, None),
-        ("operation", "int8", 1, 3, None, None),
-        ("permission_type", "int8", 1, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        resource_type_filter: int = 0,
-        resource_name_filter: str | None = None,
-        pattern_type_filter: int = 3,
-        principal_filter: str | None = None,
-        host_filter: str | None = None,
-        operation: int = 0,
-        permission_type: int = 0,
-    ) -> None:
-        self.resource_type_filter = resource_type_filter
-        self.resource_name_filter = resource_name_filter
-        self.pattern_type_filter = pattern_type_filter
-        self.principal_filter = principal_filter
-        self.host_filter = host_filter
-        self.operation = operation
-        self.permission_type = permission_type
+    resource_type_filter: int = field("int8", 1, 3)
+    resource_name_filter: str | None = field("string", 1, 3, nullable_from=1, default=None)
+    pattern_type_filter: int = field("int8", 1, 3, default=3)
+    principal_filter: str | None = field("string", 1, 3, nullable_from=1, default=None)
+    host_filter: str | None = field("string", 1, 3, nullable_from=1, default=None)
+    operation: int = field("int8", 1, 3)
+    permission_type: int = field("int8", 1, 3)
 
 
-class DeleteAclsRequest(ApiMessage):
+class DeleteAclsRequest(RequestBody, api_key=ApiKey.DELETE_ACLS):
     """The body of a DeleteAcls request, versions 1-3."""
 
-    __slots__ = ("filters",)
-    API_KEY = ApiKey.DELETE_ACLS
-    IS_REQUEST = True
-    SCHEMA = (("filters", "[]DeleteAclsFilter", 1, 3, None, None),)
-
-    def __init__(
-        self,
-        *,
-        filters: list[DeleteAclsFilter] = NEW_LIST,
-    ) -> None:
-        self.filters = [] if filters is NEW_LIST else filters
+    filters: list[DeleteAclsFilter] = field("[]DeleteAclsFilter", 1, 3)
 
 
 class DeleteAclsMatchingAcl(Message):
     """Part of DeleteAclsResponse, versions 1-3."""
 
-    __slots__ = (
-        "error_code",
-        "error_message",
-        "host",
-        "operation",
-        "pattern_type",
-        "permission_type",
-        "principal",
-        "resource_name",
-        "resource_type",
-    )
-    SCHEMA = (
-        ("error_code", "int16", 1, 3, None, None),
-        ("error_message", "string", 1, 3, 1, None),
-        ("resource_type", "int8", 1, 3, None, None),
-        ("resource_name", "string", 1, 3, None, None),
-        ("pattern_type", "int8", 1, 3, None, None),
-        ("principal", "string", 1, 3, None, None),
-        ("host", "string", 1, 3, None, None),
-        ("operation", "int8", 1, 3, None, None),
-        ("permission_type", "int8", 1, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        error_message: str | None = None,
-        resource_type: int = 0,
-        resource_name: str = "",
-        pattern_type: int = 3,
-        principal: str = "",
-        host: str = "",
-        operation: int = 0,
-        permission_type: int = 0,
-    ) -> None:
-        self.error_code = error_code
-        self.error_message = error_message
-        self.resource_type = resource_type
-        self.resource_name = resource_name
-        self.pattern_type = pattern_type
-        self.principal = principal
-        self.host = host
-        self.operation = operation
-        self.permission_type = permission_type
+    error_code: int = field("int16", 1, 3)
+    error_message: str | None = field("string", 1, 3, nullable_from=1, default=None)
+    resource_type: int = field("int8", 1, 3)
+    resource_name: str = field("string", 1, 3)
+    pattern_type: int = field("int8", 1, 3, default=3)
+    principal: str = field("string", 1, 3)
+    host: str = field("string", 1, 3)
+    operation: int = field("int8", 1, 3)
+    permission_type: int = field("int8", 1, 3)
 
 
 class DeleteAclsFilterResult(Message):
     """Part of DeleteAclsResponse, versions 1-3."""
 
-    __slots__ = ("error_code", "error_message", "matching_acls")
-    SCHEMA = (
-        ("error_code", "int16", 1, 3, None, None),
-        ("error_message", "string", 1, 3, 1, None),
-        ("matching_acls", "[]DeleteAclsMatchingAcl", 1, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        error_message: str | None = None,
-        matching_acls: list[DeleteAclsMatchingAcl] = NEW_LIST,
-    ) -> None:
-        self.error_code = error_code
-        self.error_message = error_message
-        self.matching_acls = [] if matching_acls is NEW_LIST else matching_acls
+    error_code: int = field("int16", 1, 3)
+    error_message: str | None = field("string", 1, 3, nullable_from=1, default=None)
+    matching_acls: list[DeleteAclsMatchingAcl] = field("[]DeleteAclsMatchingAcl", 1, 3)
 
 
-class DeleteAclsResponse(ApiMessage):
+class DeleteAclsResponse(ResponseBody, api_key=ApiKey.DELETE_ACLS):
     """The body of a DeleteAcls response, versions 1-3."""
 
-    __slots__ = ("filter_results", "throttle_time_ms")
-    API_KEY = ApiKey.DELETE_ACLS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 3, None, None),
-        ("filter_results", "[]DeleteAclsFilterResult", 1, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        filter_results: list[DeleteAclsFilterResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.filter_results = [] if filter_results is NEW_LIST else filter_results
+    throttle_time_ms: int = field("int32", 1, 3)
+    filter_results: list[DeleteAclsFilterResult] = field("[]DeleteAclsFilterResult", 1, 3)

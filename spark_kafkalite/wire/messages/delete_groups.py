@@ -4,60 +4,24 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class DeleteGroupsRequest(ApiMessage):
+class DeleteGroupsRequest(RequestBody, api_key=ApiKey.DELETE_GROUPS):
     """The body of a DeleteGroups request, versions 0-2."""
 
-    __slots__ = ("groups_names",)
-    API_KEY = ApiKey.DELETE_GROUPS
-    IS_REQUEST = True
-    SCHEMA = (("groups_names", "[]string", 0, 2, None, None),)
-
-    def __init__(
-        self,
-        *,
-        groups_names: list[str] = NEW_LIST,
-    ) -> None:
-        self.groups_names = [] if groups_names is NEW_LIST else groups_names
+    groups_names: list[str] = field("[]string", 0, 2)
 
 
 class DeletableGroupResult(Message):
     """Part of DeleteGroupsResponse, versions 0-2."""
 
-    __slots__ = ("error_code", "group_id")
-    SCHEMA = (
-        ("group_id", "string", 0, 2, None, None),
-        ("error_code", "int16", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        error_code: int = 0,
-    ) -> None:
-        self.group_id = group_id
-        self.error_code = error_code
+    group_id: str = field("string", 0, 2)
+    error_code: int = field("int16", 0, 2)
 
 
-class DeleteGroupsResponse(ApiMessage):
+class DeleteGroupsResponse(ResponseBody, api_key=ApiKey.DELETE_GROUPS):
     """The body of a DeleteGroups response, versions 0-2."""
 
-    __slots__ = ("results", "throttle_time_ms")
-    API_KEY = ApiKey.DELETE_GROUPS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 2, None, None),
-        ("results", "[]DeletableGroupResult", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        results: list[DeletableGroupResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.results = [] if results is NEW_LIST else results
+    throttle_time_ms: int = field("int32", 0, 2)
+    results: list[DeletableGroupResult] = field("[]DeletableGroupResult", 0, 2)

@@ -4,125 +4,47 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class DeleteRecordsPartition(Message):
     """Part of DeleteRecordsRequest, versions 0-2."""
 
-    __slots__ = ("offset", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 0, 2, None, None),
-        ("offset", "int64", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        offset: int = 0,
-    ) -> None:
-        self.partition_index = partition_index
-        self.offset = offset
+    partition_index: int = field("int32", 0, 2)
+    offset: int = field("int64", 0, 2)
 
 
 class DeleteRecordsTopic(Message):
     """Part of DeleteRecordsRequest, versions 0-2."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 0, 2, None, None),
-        ("partitions", "[]DeleteRecordsPartition", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[DeleteRecordsPartition] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 0, 2)
+    partitions: list[DeleteRecordsPartition] = field("[]DeleteRecordsPartition", 0, 2)
 
 
-class DeleteRecordsRequest(ApiMessage):
+class DeleteRecordsRequest(RequestBody, api_key=ApiKey.DELETE_RECORDS):
     """The body of a DeleteRecords request, versions 0-2."""
 
-    __slots__ = ("timeout_ms", "topics")
-    API_KEY = ApiKey.DELETE_RECORDS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("topics", "[]DeleteRecordsTopic", 0, 2, None, None),
-        ("timeout_ms", "int32", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topics: list[DeleteRecordsTopic] = NEW_LIST,
-        timeout_ms: int = 0,
-    ) -> None:
-        self.topics = [] if topics is NEW_LIST else topics
-        self.timeout_ms = timeout_ms
+    topics: list[DeleteRecordsTopic] = field("[]DeleteRecordsTopic", 0, 2)
+    timeout_ms: int = field("int32", 0, 2)
 
 
 class DeleteRecordsPartitionResult(Message):
     """Part of DeleteRecordsResponse, versions 0-2."""
 
-    __slots__ = ("error_code", "low_watermark", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 0, 2, None, None),
-        ("low_watermark", "int64", 0, 2, None, None),
-        ("error_code", "int16", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        low_watermark: int = 0,
-        error_code: int = 0,
-    ) -> None:
-        self.partition_index = partition_index
-        self.low_watermark = low_watermark
-        self.error_code = error_code
+    partition_index: int = field("int32", 0, 2)
+    low_watermark: int = field("int64", 0, 2)
+    error_code: int = field("int16", 0, 2)
 
 
 class DeleteRecordsTopicResult(Message):
     """Part of DeleteRecordsResponse, versions 0-2."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 0, 2, None, None),
-        ("partitions", "[]DeleteRecordsPartitionResult", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[DeleteRecordsPartitionResult] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 0, 2)
+    partitions: list[DeleteRecordsPartitionResult] = field("[]DeleteRecordsPartitionResult", 0, 2)
 
 
-class DeleteRecordsResponse(ApiMessage):
+class DeleteRecordsResponse(ResponseBody, api_key=ApiKey.DELETE_RECORDS):
     """The body of a DeleteRecords response, versions 0-2."""
 
-    __slots__ = ("throttle_time_ms", "topics")
-    API_KEY = ApiKey.DELETE_RECORDS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 2, None, None),
-        ("topics", "[]DeleteRecordsTopicResult", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[DeleteRecordsTopicResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.topics = [] if topics is NEW_LIST else topics
+    throttle_time_ms: int = field("int32", 0, 2)
+    topics: list[DeleteRecordsTopicResult] = field("[]DeleteRecordsTopicResult", 0, 2)

@@ -4,93 +4,35 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class DeleteTopicState(Message):
     """Part of DeleteTopicsRequest, versions 6."""
 
-    __slots__ = ("name", "topic_id")
-    SCHEMA = (
-        ("name", "string", 6, 6, 6, None),
-        ("topic_id", "uuid", 6, 6, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str | None = None,
-        topic_id: bytes = ZERO_UUID,
-    ) -> None:
-        self.name = name
-        self.topic_id = topic_id
+    name: str | None = field("string", 6, 6, nullable_from=6, default=None)
+    topic_id: bytes = field("uuid", 6, 6)
 
 
-class DeleteTopicsRequest(ApiMessage):
+class DeleteTopicsRequest(RequestBody, api_key=ApiKey.DELETE_TOPICS):
     """The body of a DeleteTopics request, versions 1-6."""
 
-    __slots__ = ("timeout_ms", "topic_names", "topics")
-    API_KEY = ApiKey.DELETE_TOPICS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("topics", "[]DeleteTopicState", 6, 6, None, None),
-        ("topic_names", "[]string", 1, 5, None, None),
-        ("timeout_ms", "int32", 1, 6, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topics: list[DeleteTopicState] = NEW_LIST,
-        topic_names: list[str] = NEW_LIST,
-        timeout_ms: int = 0,
-    ) -> None:
-        self.topics = [] if topics is NEW_LIST else topics
-        self.topic_names = [] if topic_names is NEW_LIST else topic_names
-        self.timeout_ms = timeout_ms
+    topics: list[DeleteTopicState] = field("[]DeleteTopicState", 6, 6)
+    topic_names: list[str] = field("[]string", 1, 5)
+    timeout_ms: int = field("int32", 1, 6)
 
 
 class DeletableTopicResult(Message):
     """Part of DeleteTopicsResponse, versions 1-6."""
 
-    __slots__ = ("error_code", "error_message", "name", "topic_id")
-    SCHEMA = (
-        ("name", "string", 1, 6, 6, None),
-        ("topic_id", "uuid", 6, 6, None, None),
-        ("error_code", "int16", 1, 6, None, None),
-        ("error_message", "string", 5, 6, 5, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str | None = "",
-        topic_id: bytes = ZERO_UUID,
-        error_code: int = 0,
-        error_message: str | None = None,
-    ) -> None:
-        self.name = name
-        self.topic_id = topic_id
-        self.error_code = error_code
-        self.error_message = error_message
+    name: str | None = field("string", 1, 6, nullable_from=6)
+    topic_id: bytes = field("uuid", 6, 6)
+    error_code: int = field("int16", 1, 6)
+    error_message: str | None = field("string", 5, 6, nullable_from=5, default=None)
 
 
-class DeleteTopicsResponse(ApiMessage):
+class DeleteTopicsResponse(ResponseBody, api_key=ApiKey.DELETE_TOPICS):
     """The body of a DeleteTopics response, versions 1-6."""
 
-    __slots__ = ("responses", "throttle_time_ms")
-    API_KEY = ApiKey.DELETE_TOPICS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 6, None, None),
-        ("responses", "[]DeletableTopicResult", 1, 6, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        responses: list[DeletableTopicResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.responses = [] if responses is NEW_LIST else responses
+    throttle_time_ms: int = field("int32", 1, 6)
+    responses: list[DeletableTopicResult] = field("[]DeletableTopicResult", 1, 6)

@@ -4,125 +4,43 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class DescribeAclsRequest(ApiMessage):
+class DescribeAclsRequest(RequestBody, api_key=ApiKey.DESCRIBE_ACLS):
     """The body of a DescribeAcls request, versions 1-3."""
 
-    __slots__ = (
-        "host_filter",
-        "operation",
-        "pattern_type_filter",
-        "permission_type",
-        "principal_filter",
-        "resource_name_filter",
-        "resource_type_filter",
-    )
-    API_KEY = ApiKey.DESCRIBE_ACLS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("resource_type_filter", "int8", 1, 3, None, None),
-        ("resource_name_filter", "string", 1, 3, 1, None),
-        ("pattern_type_filter", "int8", 1, 3, None, None),
-        ("principal_filter", "string", 1, 3, 1, None),
-        ("host_filter", "string", 1, 3, 1, None),
-        ("operation", "int8", 1, 3, None, None),
-        ("permission_type", "int8", 1, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        resource_type_filter: int = 0,
-        resource_name_filter: str | None = None,
-        pattern_type_filter: int = 3,
-        principal_filter: str | None = None,
-        host_filter: str | None = None,
-        operation: int = 0,
-        permission_type: int = 0,
-    ) -> None:
-        self.resource_type_filter = resource_type_filter
-        self.resource_name_filter = resource_name_filter
-        self.pattern_type_filter = pattern_type_filter
-        self.principal_filter = principal_filter
-        self.host_filter = host_filter
-        self.operation = operation
-        self.permission_type = permission_type
+    resource_type_filter: int = field("int8", 1, 3)
+    resource_name_filter: str | None = field("string", 1, 3, nullable_from=1, default=None)
+    pattern_type_filter: int = field("int8", 1, 3, default=3)
+    principal_filter: str | None = field("string", 1, 3, nullable_from=1, default=None)
+    host_filter: str | None = field("string", 1, 3, nullable_from=1, default=None)
+    operation: int = field("int8", 1, 3)
+    permission_type: int = field("int8", 1, 3)
 
 
 class AclDescription(Message):
     """Part of DescribeAclsResponse, versions 1-3."""
 
-    __slots__ = ("host", "operation", "permission_type", "principal")
-    SCHEMA = (
-        ("principal", "string", 1, 3, None, None),
-        ("host", "string", 1, 3, None, None),
-        ("operation", "int8", 1, 3, None, None),
-        ("permission_type", "int8", 1, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        principal: str = "",
-        host: str = "",
-        operation: int = 0,
-        permission_type: int = 0,
-    ) -> None:
-        self.principal = principal
-        self.host = host
-        self.operation = operation
-        self.permission_type = permission_type
+    principal: str = field("string", 1, 3)
+    host: str = field("string", 1, 3)
+    operation: int = field("int8", 1, 3)
+    permission_type: int = field("int8", 1, 3)
 
 
 class DescribeAclsResource(Message):
     """Part of DescribeAclsResponse, versions 1-3."""
 
-    __slots__ = ("acls", "pattern_type", "resource_name", "resource_type")
-    SCHEMA = (
-        ("resource_type", "int8", 1, 3, None, None),
-        ("resource_name", "string", 1, 3, None, None),
-        ("pattern_type", "int8", 1, 3, None, None),
-        ("acls", "[]AclDescription", 1, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        resource_type: int = 0,
-        resource_name: str = "",
-        pattern_type: int = 3,
-        acls: list[AclDescription] = NEW_LIST,
-    ) -> None:
-        self.resource_type = resource_type
-        self.resource_name = resource_name
-        self.pattern_type = pattern_type
-        self.acls = [] if acls is NEW_LIST else acls
+    resource_type: int = field("int8", 1, 3)
+    resource_name: str = field("string", 1, 3)
+    pattern_type: int = field("int8", 1, 3, default=3)
+    acls: list[AclDescription] = field("[]AclDescription", 1, 3)
 
 
-class DescribeAclsResponse(ApiMessage):
+class DescribeAclsResponse(ResponseBody, api_key=ApiKey.DESCRIBE_ACLS):
     """The body of a DescribeAcls response, versions 1-3."""
 
-    __slots__ = ("error_code", "error_message", "resources", "throttle_time_ms")
-    API_KEY = ApiKey.DESCRIBE_ACLS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 3, None, None),
-        ("error_code", "int16", 1, 3, None, None),
-        ("error_message", "string", 1, 3, 1, None),
-        ("resources", "[]DescribeAclsResource", 1, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-        resources: list[DescribeAclsResource] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.error_message = error_message
-        self.resources = [] if resources is NEW_LIST else resources
+    throttle_time_ms: int = field("int32", 1, 3)
+    error_code: int = field("int16", 1, 3)
+    error_message: str | None = field("string", 1, 3, nullable_from=1, default=None)
+    resources: list[DescribeAclsResource] = field("[]DescribeAclsResource", 1, 3)

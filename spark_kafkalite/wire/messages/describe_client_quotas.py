@@ -4,131 +4,49 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class ComponentData(Message):
     """Part of DescribeClientQuotasRequest, versions 0-1."""
 
-    __slots__ = ("entity_type", "match", "match_type")
-    SCHEMA = (
-        ("entity_type", "string", 0, 1, None, None),
-        ("match_type", "int8", 0, 1, None, None),
-        ("match", "string", 0, 1, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        entity_type: str = "",
-        match_type: int = 0,
-        match: str | None = None,
-    ) -> None:
-        self.entity_type = entity_type
-        self.match_type = match_type
-        self.match = match
+    entity_type: str = field("string", 0, 1)
+    match_type: int = field("int8", 0, 1)
+    match: str | None = field("string", 0, 1, nullable_from=0, default=None)
 
 
-class DescribeClientQuotasRequest(ApiMessage):
+class DescribeClientQuotasRequest(RequestBody, api_key=ApiKey.DESCRIBE_CLIENT_QUOTAS):
     """The body of a DescribeClientQuotas request, versions 0-1."""
 
-    __slots__ = ("components", "strict")
-    API_KEY = ApiKey.DESCRIBE_CLIENT_QUOTAS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("components", "[]ComponentData", 0, 1, None, None),
-        ("strict", "bool", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        components: list[ComponentData] = NEW_LIST,
-        strict: bool = False,
-    ) -> None:
-        self.components = [] if components is NEW_LIST else components
-        self.strict = strict
+    components: list[ComponentData] = field("[]ComponentData", 0, 1)
+    strict: bool = field("bool", 0, 1)
 
 
 class EntityData(Message):
     """Part of DescribeClientQuotasResponse, versions 0-1."""
 
-    __slots__ = ("entity_name", "entity_type")
-    SCHEMA = (
-        ("entity_type", "string", 0, 1, None, None),
-        ("entity_name", "string", 0, 1, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        entity_type: str = "",
-        entity_name: str | None = None,
-    ) -> None:
-        self.entity_type = entity_type
-        self.entity_name = entity_name
+    entity_type: str = field("string", 0, 1)
+    entity_name: str | None = field("string", 0, 1, nullable_from=0, default=None)
 
 
 class ValueData(Message):
     """Part of DescribeClientQuotasResponse, versions 0-1."""
 
-    __slots__ = ("key", "value")
-    SCHEMA = (
-        ("key", "string", 0, 1, None, None),
-        ("value", "float64", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        key: str = "",
-        value: float = 0.0,
-    ) -> None:
-        self.key = key
-        self.value = value
+    key: str = field("string", 0, 1)
+    value: float = field("float64", 0, 1)
 
 
 class EntryData(Message):
     """Part of DescribeClientQuotasResponse, versions 0-1."""
 
-    __slots__ = ("entity", "values")
-    SCHEMA = (
-        ("entity", "[]EntityData", 0, 1, None, None),
-        ("values", "[]ValueData", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        entity: list[EntityData] = NEW_LIST,
-        values: list[ValueData] = NEW_LIST,
-    ) -> None:
-        self.entity = [] if entity is NEW_LIST else entity
-        self.values = [] if values is NEW_LIST else values
+    entity: list[EntityData] = field("[]EntityData", 0, 1)
+    values: list[ValueData] = field("[]ValueData", 0, 1)
 
 
-class DescribeClientQuotasResponse(ApiMessage):
+class DescribeClientQuotasResponse(ResponseBody, api_key=ApiKey.DESCRIBE_CLIENT_QUOTAS):
     """The body of a DescribeClientQuotas response, versions 0-1."""
 
-    __slots__ = ("entries", "error_code", "error_message", "throttle_time_ms")
-    API_KEY = ApiKey.DESCRIBE_CLIENT_QUOTAS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 1, None, None),
-        ("error_code", "int16", 0, 1, None, None),
-        ("error_message", "string", 0, 1, 0, None),
-        ("entries", "[]EntryData", 0, 1, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-        entries: list[EntryData] | None = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.error_message = error_message
-        self.entries = [] if entries is NEW_LIST else entries
+    throttle_time_ms: int = field("int32", 0, 1)
+    error_code: int = field("int16", 0, 1)
+    error_message: str | None = field("string", 0, 1, nullable_from=0, default=None)
+    entries: list[EntryData] | None = field("[]EntryData", 0, 1, nullable_from=0)

@@ -4,107 +4,36 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class DescribeClusterRequest(ApiMessage):
+class DescribeClusterRequest(RequestBody, api_key=ApiKey.DESCRIBE_CLUSTER):
     """The body of a DescribeCluster request, versions 0-2."""
 
-    __slots__ = ("endpoint_type", "include_cluster_authorized_operations", "include_fenced_brokers")
-    API_KEY = ApiKey.DESCRIBE_CLUSTER
-    IS_REQUEST = True
-    SCHEMA = (
-        ("include_cluster_authorized_operations", "bool", 0, 2, None, None),
-        ("endpoint_type", "int8", 1, 2, None, None),
-        ("include_fenced_brokers", "bool", 2, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        include_cluster_authorized_operations: bool = False,
-        endpoint_type: int = 1,
-        include_fenced_brokers: bool = False,
-    ) -> None:
-        self.include_cluster_authorized_operations = include_cluster_authorized_operations
-        self.endpoint_type = endpoint_type
-        self.include_fenced_brokers = include_fenced_brokers
+    include_cluster_authorized_operations: bool = field("bool", 0, 2)
+    endpoint_type: int = field("int8", 1, 2, default=1)
+    include_fenced_brokers: bool = field("bool", 2, 2)
 
 
 class DescribeClusterBroker(Message):
     """Part of DescribeClusterResponse, versions 0-2."""
 
-    __slots__ = ("broker_id", "host", "is_fenced", "port", "rack", "software_version")
-    SCHEMA = (
-        ("broker_id", "int32", 0, 2, None, None),
-        ("host", "string", 0, 2, None, None),
-        ("port", "int32", 0, 2, None, None),
-        ("rack", "string", 0, 2, 0, None),
-        ("is_fenced", "bool", 2, 2, None, None),
-        ("software_version", "string", 0, 2, 0, 10000),
-    )
-
-    def __init__(
-        self,
-        *,
-        broker_id: int = 0,
-        host: str = "",
-        port: int = 0,
-        rack: str | None = None,
-        is_fenced: bool = False,
-        software_version: str | None = None,
-    ) -> None:
-        self.broker_id = broker_id
-        self.host = host
-        self.port = port
-        self.rack = rack
-        self.is_fenced = is_fenced
-        self.software_version = software_version
+    broker_id: int = field("int32", 0, 2)
+    host: str = field("string", 0, 2)
+    port: int = field("int32", 0, 2)
+    rack: str | None = field("string", 0, 2, nullable_from=0, default=None)
+    is_fenced: bool = field("bool", 2, 2)
+    software_version: str | None = field("string", 0, 2, nullable_from=0, tag=10000, default=None)
 
 
-class DescribeClusterResponse(ApiMessage):
+class DescribeClusterResponse(ResponseBody, api_key=ApiKey.DESCRIBE_CLUSTER):
     """The body of a DescribeCluster response, versions 0-2."""
 
-    __slots__ = (
-        "brokers",
-        "cluster_authorized_operations",
-        "cluster_id",
-        "controller_id",
-        "endpoint_type",
-        "error_code",
-        "error_message",
-        "throttle_time_ms",
-    )
-    API_KEY = ApiKey.DESCRIBE_CLUSTER
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 2, None, None),
-        ("error_code", "int16", 0, 2, None, None),
-        ("error_message", "string", 0, 2, 0, None),
-        ("endpoint_type", "int8", 1, 2, None, None),
-        ("cluster_id", "string", 0, 2, None, None),
-        ("controller_id", "int32", 0, 2, None, None),
-        ("brokers", "[]DescribeClusterBroker", 0, 2, None, None),
-        ("cluster_authorized_operations", "int32", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-        endpoint_type: int = 1,
-        cluster_id: str = "",
-        controller_id: int = -1,
-        brokers: list[DescribeClusterBroker] = NEW_LIST,
-        cluster_authorized_operations: int = -2147483648,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.error_message = error_message
-        self.endpoint_type = endpoint_type
-        self.cluster_id = cluster_id
-        self.controller_id = controller_id
-        self.brokers = [] if brokers is NEW_LIST else brokers
-        self.cluster_authorized_operations = cluster_authorized_operations
+    throttle_time_ms: int = field("int32", 0, 2)
+    error_code: int = field("int16", 0, 2)
+    error_message: str | None = field("string", 0, 2, nullable_from=0, default=None)
+    endpoint_type: int = field("int8", 1, 2, default=1)
+    cluster_id: str = field("string", 0, 2)
+    controller_id: int = field("int32", 0, 2, default=-1)
+    brokers: list[DescribeClusterBroker] = field("[]DescribeClusterBroker", 0, 2)
+    cluster_authorized_operations: int = field("int32", 0, 2, default=-2147483648)

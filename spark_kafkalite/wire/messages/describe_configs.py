@@ -4,167 +4,58 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class DescribeConfigsResource(Message):
     """Part of DescribeConfigsRequest, versions 1-4."""
 
-    __slots__ = ("configuration_keys", "resource_name", "resource_type")
-    SCHEMA = (
-        ("resource_type", "int8", 1, 4, None, None),
-        ("resource_name", "string", 1, 4, None, None),
-        ("configuration_keys", "[]string", 1, 4, 1, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        resource_type: int = 0,
-        resource_name: str = "",
-        configuration_keys: list[str] | None = NEW_LIST,
-    ) -> None:
-        self.resource_type = resource_type
-        self.resource_name = resource_name
-        self.configuration_keys = [] if configuration_keys is NEW_LIST else configuration_keys
+    resource_type: int = field("int8", 1, 4)
+    resource_name: str = field("string", 1, 4)
+    configuration_keys: list[str] | None = field("[]string", 1, 4, nullable_from=1)
 
 
-class DescribeConfigsRequest(ApiMessage):
+class DescribeConfigsRequest(RequestBody, api_key=ApiKey.DESCRIBE_CONFIGS):
     """The body of a DescribeConfigs request, versions 1-4."""
 
-    __slots__ = ("include_documentation", "include_synonyms", "resources")
-    API_KEY = ApiKey.DESCRIBE_CONFIGS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("resources", "[]DescribeConfigsResource", 1, 4, None, None),
-        ("include_synonyms", "bool", 1, 4, None, None),
-        ("include_documentation", "bool", 3, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        resources: list[DescribeConfigsResource] = NEW_LIST,
-        include_synonyms: bool = False,
-        include_documentation: bool = False,
-    ) -> None:
-        self.resources = [] if resources is NEW_LIST else resources
-        self.include_synonyms = include_synonyms
-        self.include_documentation = include_documentation
+    resources: list[DescribeConfigsResource] = field("[]DescribeConfigsResource", 1, 4)
+    include_synonyms: bool = field("bool", 1, 4)
+    include_documentation: bool = field("bool", 3, 4)
 
 
 class DescribeConfigsSynonym(Message):
     """Part of DescribeConfigsResponse, versions 1-4."""
 
-    __slots__ = ("name", "source", "value")
-    SCHEMA = (
-        ("name", "string", 1, 4, None, None),
-        ("value", "string", 1, 4, 1, None),
-        ("source", "int8", 1, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        value: str | None = None,
-        source: int = 0,
-    ) -> None:
-        self.name = name
-        self.value = value
-        self.source = source
+    name: str = field("string", 1, 4)
+    value: str | None = field("string", 1, 4, nullable_from=1, default=None)
+    source: int = field("int8", 1, 4)
 
 
 class DescribeConfigsResourceResult(Message):
     """Part of DescribeConfigsResponse, versions 1-4."""
 
-    __slots__ = (
-        "config_source",
-        "config_type",
-        "documentation",
-        "is_sensitive",
-        "name",
-        "read_only",
-        "synonyms",
-        "value",
-    )
-    SCHEMA = (
-        ("name", "string", 1, 4, None, None),
-        ("value", "string", 1, 4, 1, None),
-        ("read_only", "bool", 1, 4, None, None),
-        ("config_source", "int8", 1, 4, None, None),
-        ("is_sensitive", "bool", 1, 4, None, None),
-        ("synonyms", "[]DescribeConfigsSynonym", 1, 4, None, None),
-        ("config_type", "int8", 3, 4, None, None),
-        ("documentation", "string", 3, 4, 3, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        value: str | None = None,
-        read_only: bool = False,
-        config_source: int = -1,
-        is_sensitive: bool = False,
-        synonyms: list[DescribeConfigsSynonym] = NEW_LIST,
-        config_type: int = 0,
-        documentation: str | None = None,
-    ) -> None:
-        self.name = name
-        self.value = value
-        self.read_only = read_only
-        self.config_source = config_source
-        self.is_sensitive = is_sensitive
-        self.synonyms = [] if synonyms is NEW_LIST else synonyms
-        self.config_type = config_type
-        self.documentation = documentation
+    name: str = field("string", 1, 4)
+    value: str | None = field("string", 1, 4, nullable_from=1, default=None)
+    read_only: bool = field("bool", 1, 4)
+    config_source: int = field("int8", 1, 4, default=-1)
+    is_sensitive: bool = field("bool", 1, 4)
+    synonyms: list[DescribeConfigsSynonym] = field("[]DescribeConfigsSynonym", 1, 4)
+    config_type: int = field("int8", 3, 4)
+    documentation: str | None = field("string", 3, 4, nullable_from=3, default=None)
 
 
 class DescribeConfigsResult(Message):
     """Part of DescribeConfigsResponse, versions 1-4."""
 
-    __slots__ = ("configs", "error_code", "error_message", "resource_name", "resource_type")
-    SCHEMA = (
-        ("error_code", "int16", 1, 4, None, None),
-        ("error_message", "string", 1, 4, 1, None),
-        ("resource_type", "int8", 1, 4, None, None),
-        ("resource_name", "string", 1, 4, None, None),
-        ("configs", "[]DescribeConfigsResourceResult", 1, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        error_message: str | None = None,
-        resource_type: int = 0,
-        resource_name: str = "",
-        configs: list[DescribeConfigsResourceResult] = NEW_LIST,
-    ) -> None:
-        self.error_code = error_code
-        self.error_message = error_message
-        self.resource_type = resource_type
-        self.resource_name = resource_name
-        self.configs = [] if configs is NEW_LIST else configs
+    error_code: int = field("int16", 1, 4)
+    error_message: str | None = field("string", 1, 4, nullable_from=1, default=None)
+    resource_type: int = field("int8", 1, 4)
+    resource_name: str = field("string", 1, 4)
+    configs: list[DescribeConfigsResourceResult] = field("[]DescribeConfigsResourceResult", 1, 4)
 
 
-class DescribeConfigsResponse(ApiMessage):
+class DescribeConfigsResponse(ResponseBody, api_key=ApiKey.DESCRIBE_CONFIGS):
     """The body of a DescribeConfigs response, versions 1-4."""
 
-    __slots__ = ("results", "throttle_time_ms")
-    API_KEY = ApiKey.DESCRIBE_CONFIGS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 4, None, None),
-        ("results", "[]DescribeConfigsResult", 1, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        results: list[DescribeConfigsResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.results = [] if results is NEW_LIST else results
+    throttle_time_ms: int = field("int32", 1, 4)
+    results: list[DescribeConfigsResult] = field("[]DescribeConfigsResult", 1, 4)

@@ -4,123 +4,42 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class DescribeGroupsRequest(ApiMessage):
+class DescribeGroupsRequest(RequestBody, api_key=ApiKey.DESCRIBE_GROUPS):
     """The body of a DescribeGroups request, versions 0-6."""
 
-    __slots__ = ("groups", "include_authorized_operations")
-    API_KEY = ApiKey.DESCRIBE_GROUPS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("groups", "[]string", 0, 6, None, None),
-        ("include_authorized_operations", "bool", 3, 6, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        groups: list[str] = NEW_LIST,
-        include_authorized_operations: bool = False,
-    ) -> None:
-        self.groups = [] if groups is NEW_LIST else groups
-        self.include_authorized_operations = include_authorized_operations
+    groups: list[str] = field("[]string", 0, 6)
+    include_authorized_operations: bool = field("bool", 3, 6)
 
 
 class DescribedGroupMember(Message):
     """Part of DescribeGroupsResponse, versions 0-6."""
 
-    __slots__ = ("client_host", "client_id", "group_instance_id", "member_assignment", "member_id", "member_metadata")
-    SCHEMA = (
-        ("member_id", "string", 0, 6, None, None),
-        ("group_instance_id", "string", 4, 6, 4, None),
-        ("client_id", "string", 0, 6, None, None),
-        ("client_host", "string", 0, 6, None, None),
-        ("member_metadata", "bytes", 0, 6, None, None),
-        ("member_assignment", "bytes", 0, 6, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        member_id: str = "",
-        group_instance_id: str | None = None,
-        client_id: str = "",
-        client_host: str = "",
-        member_metadata: bytes = b"",
-        member_assignment: bytes = b"",
-    ) -> None:
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.member_metadata = member_metadata
-        self.member_assignment = member_assignment
+    member_id: str = field("string", 0, 6)
+    group_instance_id: str | None = field("string", 4, 6, nullable_from=4, default=None)
+    client_id: str = field("string", 0, 6)
+    client_host: str = field("string", 0, 6)
+    member_metadata: bytes = field("bytes", 0, 6)
+    member_assignment: bytes = field("bytes", 0, 6)
 
 
 class DescribedGroup(Message):
     """Part of DescribeGroupsResponse, versions 0-6."""
 
-    __slots__ = (
-        "authorized_operations",
-        "error_code",
-        "error_message",
-        "group_id",
-        "group_state",
-        "members",
-        "protocol_data",
-        "protocol_type",
-    )
-    SCHEMA = (
-        ("error_code", "int16", 0, 6, None, None),
-        ("error_message", "string", 6, 6, 6, None),
-        ("group_id", "string", 0, 6, None, None),
-        ("group_state", "string", 0, 6, None, None),
-        ("protocol_type", "string", 0, 6, None, None),
-        ("protocol_data", "string", 0, 6, None, None),
-        ("members", "[]DescribedGroupMember", 0, 6, None, None),
-        ("authorized_operations", "int32", 3, 6, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        error_message: str | None = None,
-        group_id: str = "",
-        group_state: str = "",
-        protocol_type: str = "",
-        protocol_data: str = "",
-        members: list[DescribedGroupMember] = NEW_LIST,
-        authorized_operations: int = -2147483648,
-    ) -> None:
-        self.error_code = error_code
-        self.error_message = error_message
-        self.group_id = group_id
-        self.group_state = group_state
-        self.protocol_type = protocol_type
-        self.protocol_data = protocol_data
-        self.members = [] if members is NEW_LIST else members
-        self.authorized_operations = authorized_operations
+    error_code: int = field("int16", 0, 6)
+    error_message: str | None = field("string", 6, 6, nullable_from=6, default=None)
+    group_id: str = field("string", 0, 6)
+    group_state: str = field("string", 0, 6)
+    protocol_type: str = field("string", 0, 6)
+    protocol_data: str = field("string", 0, 6)
+    members: list[DescribedGroupMember] = field("[]DescribedGroupMember", 0, 6)
+    authorized_operations: int = field("int32", 3, 6, default=-2147483648)
 
 
-class DescribeGroupsResponse(ApiMessage):
+class DescribeGroupsResponse(ResponseBody, api_key=ApiKey.DESCRIBE_GROUPS):
     """The body of a DescribeGroups response, versions 0-6."""
 
-    __slots__ = ("groups", "throttle_time_ms")
-    API_KEY = ApiKey.DESCRIBE_GROUPS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 6, None, None),
-        ("groups", "[]DescribedGroup", 0, 6, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        groups: list[DescribedGroup] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.groups = [] if groups is NEW_LIST else groups
+    throttle_time_ms: int = field("int32", 1, 6)
+    groups: list[DescribedGroup] = field("[]DescribedGroup", 0, 6)

@@ -4,179 +4,62 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class DescribableLogDirTopic(Message):
     """Part of DescribeLogDirsRequest, versions 1-5."""
 
-    __slots__ = ("partitions", "topic")
-    SCHEMA = (
-        ("topic", "string", 1, 5, None, None),
-        ("partitions", "[]int32", 1, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic: str = "",
-        partitions: list[int] = NEW_LIST,
-    ) -> None:
-        self.topic = topic
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    topic: str = field("string", 1, 5)
+    partitions: list[int] = field("[]int32", 1, 5)
 
 
-class DescribeLogDirsRequest(ApiMessage):
+class DescribeLogDirsRequest(RequestBody, api_key=ApiKey.DESCRIBE_LOG_DIRS):
     """The body of a DescribeLogDirs request, versions 1-5."""
 
-    __slots__ = ("compares", "stands_still", "topics", "wants_host_logs")
-    API_KEY = ApiKey.DESCRIBE_LOG_DIRS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("topics", "[]DescribableLogDirTopic", 1, 5, 1, None),
-        ("compares", "bool", 2, 5, None, 10000),
-        ("wants_host_logs", "bool", 2, 5, None, 10001),
-        ("stands_still", "bool", 2, 5, None, 10002),
-    )
-
-    def __init__(
-        self,
-        *,
-        topics: list[DescribableLogDirTopic] | None = NEW_LIST,
-        compares: bool = False,
-        wants_host_logs: bool = False,
-        stands_still: bool = False,
-    ) -> None:
-        self.topics = [] if topics is NEW_LIST else topics
-        self.compares = compares
-        self.wants_host_logs = wants_host_logs
-        self.stands_still = stands_still
+    topics: list[DescribableLogDirTopic] | None = field("[]DescribableLogDirTopic", 1, 5, nullable_from=1)
+    compares: bool = field("bool", 2, 5, tag=10000)
+    wants_host_logs: bool = field("bool", 2, 5, tag=10001)
+    stands_still: bool = field("bool", 2, 5, tag=10002)
 
 
 class DescribeLogDirsPartition(Message):
     """Part of DescribeLogDirsResponse, versions 1-5."""
 
-    __slots__ = (
-        "comparison",
-        "comparison_state",
-        "damaged_offsets",
-        "is_future_key",
-        "offset_lag",
-        "partition_index",
-        "partition_size",
-        "why_stopped",
-    )
-    SCHEMA = (
-        ("partition_index", "int32", 1, 5, None, None),
-        ("partition_size", "int64", 1, 5, None, None),
-        ("offset_lag", "int64", 1, 5, None, None),
-        ("is_future_key", "bool", 1, 5, None, None),
-        ("damaged_offsets", "[]int64", 2, 5, None, 10000),
-        ("why_stopped", "string", 2, 5, 2, 10001),
-        ("comparison_state", "string", 2, 5, 2, 10002),
-        ("comparison", "string", 2, 5, 2, 10003),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        partition_size: int = 0,
-        offset_lag: int = 0,
-        is_future_key: bool = False,
-        damaged_offsets: list[int] = NEW_LIST,
-        why_stopped: str | None = None,
-        comparison_state: str | None = None,
-        comparison: str | None = None,
-    ) -> None:
-        self.partition_index = partition_index
-        self.partition_size = partition_size
-        self.offset_lag = offset_lag
-        self.is_future_key = is_future_key
-        self.damaged_offsets = [] if damaged_offsets is NEW_LIST else damaged_offsets
-        self.why_stopped = why_stopped
-        self.comparison_state = comparison_state
-        self.comparison = comparison
+    partition_index: int = field("int32", 1, 5)
+    partition_size: int = field("int64", 1, 5)
+    offset_lag: int = field("int64", 1, 5)
+    is_future_key: bool = field("bool", 1, 5)
+    damaged_offsets: list[int] = field("[]int64", 2, 5, tag=10000)
+    why_stopped: str | None = field("string", 2, 5, nullable_from=2, tag=10001, default=None)
+    comparison_state: str | None = field("string", 2, 5, nullable_from=2, tag=10002, default=None)
+    comparison: str | None = field("string", 2, 5, nullable_from=2, tag=10003, default=None)
 
 
 class DescribeLogDirsTopic(Message):
     """Part of DescribeLogDirsResponse, versions 1-5."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 1, 5, None, None),
-        ("partitions", "[]DescribeLogDirsPartition", 1, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[DescribeLogDirsPartition] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 1, 5)
+    partitions: list[DescribeLogDirsPartition] = field("[]DescribeLogDirsPartition", 1, 5)
 
 
 class DescribeLogDirsResult(Message):
     """Part of DescribeLogDirsResponse, versions 1-5."""
 
-    __slots__ = ("error_code", "is_cordoned", "log_dir", "refusal", "topics", "total_bytes", "usable_bytes")
-    SCHEMA = (
-        ("error_code", "int16", 1, 5, None, None),
-        ("log_dir", "string", 1, 5, None, None),
-        ("topics", "[]DescribeLogDirsTopic", 1, 5, None, None),
-        ("total_bytes", "int64", 4, 5, None, None),
-        ("usable_bytes", "int64", 4, 5, None, None),
-        ("is_cordoned", "bool", 5, 5, None, None),
-        ("refusal", "string", 2, 5, 2, 10000),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        log_dir: str = "",
-        topics: list[DescribeLogDirsTopic] = NEW_LIST,
-        total_bytes: int = -1,
-        usable_bytes: int = -1,
-        is_cordoned: bool = False,
-        refusal: str | None = None,
-    ) -> None:
-        self.error_code = error_code
-        self.log_dir = log_dir
-        self.topics = [] if topics is NEW_LIST else topics
-        self.total_bytes = total_bytes
-        self.usable_bytes = usable_bytes
-        self.is_cordoned = is_cordoned
-        self.refusal = refusal
+    error_code: int = field("int16", 1, 5)
+    log_dir: str = field("string", 1, 5)
+    topics: list[DescribeLogDirsTopic] = field("[]DescribeLogDirsTopic", 1, 5)
+    total_bytes: int = field("int64", 4, 5, default=-1)
+    usable_bytes: int = field("int64", 4, 5, default=-1)
+    is_cordoned: bool = field("bool", 5, 5)
+    refusal: str | None = field("string", 2, 5, nullable_from=2, tag=10000, default=None)
 
 
-class DescribeLogDirsResponse(ApiMessage):
+class DescribeLogDirsResponse(ResponseBody, api_key=ApiKey.DESCRIBE_LOG_DIRS):
     """The body of a DescribeLogDirs response, versions 1-5."""
 
-    __slots__ = ("error_code", "host_logs", "results", "throttle_time_ms", "why_no_host_logs")
-    API_KEY = ApiKey.DESCRIBE_LOG_DIRS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 5, None, None),
-        ("error_code", "int16", 3, 5, None, None),
-        ("results", "[]DescribeLogDirsResult", 1, 5, None, None),
-        ("host_logs", "bytes", 2, 5, 2, 10000),
-        ("why_no_host_logs", "string", 2, 5, 2, 10001),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        results: list[DescribeLogDirsResult] = NEW_LIST,
-        host_logs: bytes | None = None,
-        why_no_host_logs: str | None = None,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.results = [] if results is NEW_LIST else results
-        self.host_logs = host_logs
-        self.why_no_host_logs = why_no_host_logs
+    throttle_time_ms: int = field("int32", 1, 5)
+    error_code: int = field("int16", 3, 5)
+    results: list[DescribeLogDirsResult] = field("[]DescribeLogDirsResult", 1, 5)
+    host_logs: bytes | None = field("bytes", 2, 5, nullable_from=2, tag=10000, default=None)
+    why_no_host_logs: str | None = field("string", 2, 5, nullable_from=2, tag=10001, default=None)

@@ -4,189 +4,68 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class TopicRequest(Message):
     """Part of DescribeTopicPartitionsRequest, versions 0."""
 
-    __slots__ = ("name",)
-    SCHEMA = (("name", "string", 0, 0, None, None),)
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-    ) -> None:
-        self.name = name
+    name: str = field("string", 0, 0)
 
 
 class CursorRequest(Message):
     """Part of DescribeTopicPartitionsRequest, versions 0."""
 
-    __slots__ = ("partition_index", "topic_name")
-    SCHEMA = (
-        ("topic_name", "string", 0, 0, None, None),
-        ("partition_index", "int32", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_name: str = "",
-        partition_index: int = 0,
-    ) -> None:
-        self.topic_name = topic_name
-        self.partition_index = partition_index
+    topic_name: str = field("string", 0, 0)
+    partition_index: int = field("int32", 0, 0)
 
 
-class DescribeTopicPartitionsRequest(ApiMessage):
+class DescribeTopicPartitionsRequest(RequestBody, api_key=ApiKey.DESCRIBE_TOPIC_PARTITIONS):
     """The body of a DescribeTopicPartitions request, versions 0."""
 
-    __slots__ = ("cursor", "response_partition_limit", "topics")
-    API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("topics", "[]TopicRequest", 0, 0, None, None),
-        ("response_partition_limit", "int32", 0, 0, None, None),
-        ("cursor", "CursorRequest", 0, 0, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topics: list[TopicRequest] = NEW_LIST,
-        response_partition_limit: int = 2000,
-        cursor: CursorRequest | None = None,
-    ) -> None:
-        self.topics = [] if topics is NEW_LIST else topics
-        self.response_partition_limit = response_partition_limit
-        self.cursor = cursor
+    topics: list[TopicRequest] = field("[]TopicRequest", 0, 0)
+    response_partition_limit: int = field("int32", 0, 0, default=2000)
+    cursor: CursorRequest | None = field("CursorRequest", 0, 0, nullable_from=0, default=None)
 
 
 class DescribeTopicPartitionsResponsePartition(Message):
     """Part of DescribeTopicPartitionsResponse, versions 0."""
 
-    __slots__ = (
-        "eligible_leader_replicas",
-        "error_code",
-        "isr_nodes",
-        "last_known_elr",
-        "leader_epoch",
-        "leader_id",
-        "offline_replicas",
-        "partition_index",
-        "replica_nodes",
-        "why_leaderless",
-    )
-    SCHEMA = (
-        ("error_code", "int16", 0, 0, None, None),
-        ("partition_index", "int32", 0, 0, None, None),
-        ("leader_id", "int32", 0, 0, None, None),
-        ("leader_epoch", "int32", 0, 0, None, None),
-        ("replica_nodes", "[]int32", 0, 0, None, None),
-        ("isr_nodes", "[]int32", 0, 0, None, None),
-        ("eligible_leader_replicas", "[]int32", 0, 0, 0, None),
-        ("last_known_elr", "[]int32", 0, 0, 0, None),
-        ("offline_replicas", "[]int32", 0, 0, None, None),
-        ("why_leaderless", "string", 0, 0, 0, 10000),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        partition_index: int = 0,
-        leader_id: int = 0,
-        leader_epoch: int = -1,
-        replica_nodes: list[int] = NEW_LIST,
-        isr_nodes: list[int] = NEW_LIST,
-        eligible_leader_replicas: list[int] | None = None,
-        last_known_elr: list[int] | None = None,
-        offline_replicas: list[int] = NEW_LIST,
-        why_leaderless: str | None = None,
-    ) -> None:
-        self.error_code = error_code
-        self.partition_index = partition_index
-        self.leader_id = leader_id
-        self.leader_epoch = leader_epoch
-        self.replica_nodes = [] if replica_nodes is NEW_LIST else replica_nodes
-        self.isr_nodes = [] if isr_nodes is NEW_LIST else isr_nodes
-        self.eligible_leader_replicas = eligible_leader_replicas
-        self.last_known_elr = last_known_elr
-        self.offline_replicas = [] if offline_replicas is NEW_LIST else offline_replicas
-        self.why_leaderless = why_leaderless
+    error_code: int = field("int16", 0, 0)
+    partition_index: int = field("int32", 0, 0)
+    leader_id: int = field("int32", 0, 0)
+    leader_epoch: int = field("int32", 0, 0, default=-1)
+    replica_nodes: list[int] = field("[]int32", 0, 0)
+    isr_nodes: list[int] = field("[]int32", 0, 0)
+    eligible_leader_replicas: list[int] | None = field("[]int32", 0, 0, nullable_from=0, default=None)
+    last_known_elr: list[int] | None = field("[]int32", 0, 0, nullable_from=0, default=None)
+    offline_replicas: list[int] = field("[]int32", 0, 0)
+    why_leaderless: str | None = field("string", 0, 0, nullable_from=0, tag=10000, default=None)
 
 
 class DescribeTopicPartitionsResponseTopic(Message):
     """Part of DescribeTopicPartitionsResponse, versions 0."""
 
-    __slots__ = ("error_code", "is_internal", "name", "partitions", "topic_authorized_operations", "topic_id")
-    SCHEMA = (
-        ("error_code", "int16", 0, 0, None, None),
-        ("name", "string", 0, 0, 0, None),
-        ("topic_id", "uuid", 0, 0, None, None),
-        ("is_internal", "bool", 0, 0, None, None),
-        ("partitions", "[]DescribeTopicPartitionsResponsePartition", 0, 0, None, None),
-        ("topic_authorized_operations", "int32", 0, 0, None, None),
+    error_code: int = field("int16", 0, 0)
+    name: str | None = field("string", 0, 0, nullable_from=0, default=None)
+    topic_id: bytes = field("uuid", 0, 0)
+    is_internal: bool = field("bool", 0, 0)
+    partitions: list[DescribeTopicPartitionsResponsePartition] = field(
+        "[]DescribeTopicPartitionsResponsePartition", 0, 0
     )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        name: str | None = None,
-        topic_id: bytes = ZERO_UUID,
-        is_internal: bool = False,
-        partitions: list[DescribeTopicPartitionsResponsePartition] = NEW_LIST,
-        topic_authorized_operations: int = -2147483648,
-    ) -> None:
-        self.error_code = error_code
-        self.name = name
-        self.topic_id = topic_id
-        self.is_internal = is_internal
-        self.partitions = [] if partitions is NEW_LIST else partitions
-        self.topic_authorized_operations = topic_authorized_operations
+    topic_authorized_operations: int = field("int32", 0, 0, default=-2147483648)
 
 
 class CursorResponse(Message):
     """Part of DescribeTopicPartitionsResponse, versions 0."""
 
-    __slots__ = ("partition_index", "topic_name")
-    SCHEMA = (
-        ("topic_name", "string", 0, 0, None, None),
-        ("partition_index", "int32", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_name: str = "",
-        partition_index: int = 0,
-    ) -> None:
-        self.topic_name = topic_name
-        self.partition_index = partition_index
+    topic_name: str = field("string", 0, 0)
+    partition_index: int = field("int32", 0, 0)
 
 
-class DescribeTopicPartitionsResponse(ApiMessage):
+class DescribeTopicPartitionsResponse(ResponseBody, api_key=ApiKey.DESCRIBE_TOPIC_PARTITIONS):
     """The body of a DescribeTopicPartitions response, versions 0."""
 
-    __slots__ = ("next_cursor", "throttle_time_ms", "topics")
-    API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 0, None, None),
-        ("topics", "[]DescribeTopicPartitionsResponseTopic", 0, 0, None, None),
-        ("next_cursor", "CursorResponse", 0, 0, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[DescribeTopicPartitionsResponseTopic] = NEW_LIST,
-        next_cursor: CursorResponse | None = None,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.topics = [] if topics is NEW_LIST else topics
-        self.next_cursor = next_cursor
+    throttle_time_ms: int = field("int32", 0, 0)
+    topics: list[DescribeTopicPartitionsResponseTopic] = field("[]DescribeTopicPartitionsResponseTopic", 0, 0)
+    next_cursor: CursorResponse | None = field("CursorResponse", 0, 0, nullable_from=0, default=None)

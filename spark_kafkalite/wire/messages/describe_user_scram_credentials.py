@@ -4,105 +4,41 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class UserName(Message):
     """Part of DescribeUserScramCredentialsRequest, versions 0."""
 
-    __slots__ = ("name",)
-    SCHEMA = (("name", "string", 0, 0, None, None),)
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-    ) -> None:
-        self.name = name
+    name: str = field("string", 0, 0)
 
 
-class DescribeUserScramCredentialsRequest(ApiMessage):
+class DescribeUserScramCredentialsRequest(RequestBody, api_key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS):
     """The body of a DescribeUserScramCredentials request, versions 0."""
 
-    __slots__ = ("users",)
-    API_KEY = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
-    IS_REQUEST = True
-    SCHEMA = (("users", "[]UserName", 0, 0, 0, None),)
-
-    def __init__(
-        self,
-        *,
-        users: list[UserName] | None = NEW_LIST,
-    ) -> None:
-        self.users = [] if users is NEW_LIST else users
+    users: list[UserName] | None = field("[]UserName", 0, 0, nullable_from=0)
 
 
 class CredentialInfo(Message):
     """Part of DescribeUserScramCredentialsResponse, versions 0."""
 
-    __slots__ = ("iterations", "mechanism")
-    SCHEMA = (
-        ("mechanism", "int8", 0, 0, None, None),
-        ("iterations", "int32", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        mechanism: int = 0,
-        iterations: int = 0,
-    ) -> None:
-        self.mechanism = mechanism
-        self.iterations = iterations
+    mechanism: int = field("int8", 0, 0)
+    iterations: int = field("int32", 0, 0)
 
 
 class DescribeUserScramCredentialsResult(Message):
     """Part of DescribeUserScramCredentialsResponse, versions 0."""
 
-    __slots__ = ("credential_infos", "error_code", "error_message", "user")
-    SCHEMA = (
-        ("user", "string", 0, 0, None, None),
-        ("error_code", "int16", 0, 0, None, None),
-        ("error_message", "string", 0, 0, 0, None),
-        ("credential_infos", "[]CredentialInfo", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        user: str = "",
-        error_code: int = 0,
-        error_message: str | None = None,
-        credential_infos: list[CredentialInfo] = NEW_LIST,
-    ) -> None:
-        self.user = user
-        self.error_code = error_code
-        self.error_message = error_message
-        self.credential_infos = [] if credential_infos is NEW_LIST else credential_infos
+    user: str = field("string", 0, 0)
+    error_code: int = field("int16", 0, 0)
+    error_message: str | None = field("string", 0, 0, nullable_from=0, default=None)
+    credential_infos: list[CredentialInfo] = field("[]CredentialInfo", 0, 0)
 
 
-class DescribeUserScramCredentialsResponse(ApiMessage):
+class DescribeUserScramCredentialsResponse(ResponseBody, api_key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS):
     """The body of a DescribeUserScramCredentials response, versions 0."""
 
-    __slots__ = ("error_code", "error_message", "results", "throttle_time_ms")
-    API_KEY = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 0, None, None),
-        ("error_code", "int16", 0, 0, None, None),
-        ("error_message", "string", 0, 0, 0, None),
-        ("results", "[]DescribeUserScramCredentialsResult", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-        results: list[DescribeUserScramCredentialsResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.error_message = error_message
-        self.results = [] if results is NEW_LIST else results
+    throttle_time_ms: int = field("int32", 0, 0)
+    error_code: int = field("int16", 0, 0)
+    error_message: str | None = field("string", 0, 0, nullable_from=0, default=None)
+    results: list[DescribeUserScramCredentialsResult] = field("[]DescribeUserScramCredentialsResult", 0, 0)

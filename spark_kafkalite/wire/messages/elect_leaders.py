@@ -4,121 +4,45 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class TopicPartitions(Message):
     """Part of ElectLeadersRequest, versions 0-2."""
 
-    __slots__ = ("accepted_offsets", "desired_leaders", "partitions", "seen_leader_epochs", "topic")
-    SCHEMA = (
-        ("topic", "string", 0, 2, None, None),
-        ("partitions", "[]int32", 0, 2, None, None),
-        ("desired_leaders", "[]int32", 2, 2, None, 10000),
-        ("seen_leader_epochs", "[]int32", 2, 2, None, 10001),
-        ("accepted_offsets", "[]int64", 2, 2, None, 10002),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic: str = "",
-        partitions: list[int] = NEW_LIST,
-        desired_leaders: list[int] = NEW_LIST,
-        seen_leader_epochs: list[int] = NEW_LIST,
-        accepted_offsets: list[int] = NEW_LIST,
-    ) -> None:
-        self.topic = topic
-        self.partitions = [] if partitions is NEW_LIST else partitions
-        self.desired_leaders = [] if desired_leaders is NEW_LIST else desired_leaders
-        self.seen_leader_epochs = [] if seen_leader_epochs is NEW_LIST else seen_leader_epochs
-        self.accepted_offsets = [] if accepted_offsets is NEW_LIST else accepted_offsets
+    topic: str = field("string", 0, 2)
+    partitions: list[int] = field("[]int32", 0, 2)
+    desired_leaders: list[int] = field("[]int32", 2, 2, tag=10000)
+    seen_leader_epochs: list[int] = field("[]int32", 2, 2, tag=10001)
+    accepted_offsets: list[int] = field("[]int64", 2, 2, tag=10002)
 
 
-class ElectLeadersRequest(ApiMessage):
+class ElectLeadersRequest(RequestBody, api_key=ApiKey.ELECT_LEADERS):
     """The body of an ElectLeaders request, versions 0-2."""
 
-    __slots__ = ("election_type", "timeout_ms", "topic_partitions")
-    API_KEY = ApiKey.ELECT_LEADERS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("election_type", "int8", 1, 2, None, None),
-        ("topic_partitions", "[]TopicPartitions", 0, 2, 0, None),
-        ("timeout_ms", "int32", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        election_type: int = 0,
-        topic_partitions: list[TopicPartitions] | None = NEW_LIST,
-        timeout_ms: int = 60000,
-    ) -> None:
-        self.election_type = election_type
-        self.topic_partitions = [] if topic_partitions is NEW_LIST else topic_partitions
-        self.timeout_ms = timeout_ms
+    election_type: int = field("int8", 1, 2)
+    topic_partitions: list[TopicPartitions] | None = field("[]TopicPartitions", 0, 2, nullable_from=0)
+    timeout_ms: int = field("int32", 0, 2, default=60000)
 
 
 class PartitionResult(Message):
     """Part of ElectLeadersResponse, versions 0-2."""
 
-    __slots__ = ("error_code", "error_message", "partition_id")
-    SCHEMA = (
-        ("partition_id", "int32", 0, 2, None, None),
-        ("error_code", "int16", 0, 2, None, None),
-        ("error_message", "string", 0, 2, 0, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_id: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-    ) -> None:
-        self.partition_id = partition_id
-        self.error_code = error_code
-        self.error_message = error_message
+    partition_id: int = field("int32", 0, 2)
+    error_code: int = field("int16", 0, 2)
+    error_message: str | None = field("string", 0, 2, nullable_from=0, default=None)
 
 
 class ReplicaElectionResult(Message):
     """Part of ElectLeadersResponse, versions 0-2."""
 
-    __slots__ = ("partition_result", "topic")
-    SCHEMA = (
-        ("topic", "string", 0, 2, None, None),
-        ("partition_result", "[]PartitionResult", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic: str = "",
-        partition_result: list[PartitionResult] = NEW_LIST,
-    ) -> None:
-        self.topic = topic
-        self.partition_result = [] if partition_result is NEW_LIST else partition_result
+    topic: str = field("string", 0, 2)
+    partition_result: list[PartitionResult] = field("[]PartitionResult", 0, 2)
 
 
-class ElectLeadersResponse(ApiMessage):
+class ElectLeadersResponse(ResponseBody, api_key=ApiKey.ELECT_LEADERS):
     """The body of an ElectLeaders response, versions 0-2."""
 
-    __slots__ = ("error_code", "replica_election_results", "throttle_time_ms")
-    API_KEY = ApiKey.ELECT_LEADERS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 2, None, None),
-        ("error_code", "int16", 1, 2, None, None),
-        ("replica_election_results", "[]ReplicaElectionResult", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        replica_election_results: list[ReplicaElectionResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.replica_election_results = [] if replica_election_results is NEW_LIST else replica_election_results
+    throttle_time_ms: int = field("int32", 0, 2)
+    error_code: int = field("int16", 1, 2)
+    replica_election_results: list[ReplicaElectionResult] = field("[]ReplicaElectionResult", 0, 2)

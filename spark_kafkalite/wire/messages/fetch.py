@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 Buffer = bytes | bytearray | memoryview
 
@@ -12,382 +12,122 @@ Buffer = bytes | bytearray | memoryview
 class FetchPartition(Message):
     """Part of FetchRequest, versions 4-18."""
 
-    __slots__ = (
-        "current_leader_epoch",
-        "fetch_offset",
-        "high_watermark",
-        "last_fetched_epoch",
-        "log_start_offset",
-        "partition",
-        "partition_max_bytes",
-        "replica_directory_id",
-    )
-    SCHEMA = (
-        ("partition", "int32", 4, 18, None, None),
-        ("current_leader_epoch", "int32", 9, 18, None, None),
-        ("fetch_offset", "int64", 4, 18, None, None),
-        ("last_fetched_epoch", "int32", 12, 18, None, None),
-        ("log_start_offset", "int64", 5, 18, None, None),
-        ("partition_max_bytes", "int32", 4, 18, None, None),
-        ("replica_directory_id", "uuid", 17, 18, None, 0),
-        ("high_watermark", "int64", 18, 18, None, 1),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition: int = 0,
-        current_leader_epoch: int = -1,
-        fetch_offset: int = 0,
-        last_fetched_epoch: int = -1,
-        log_start_offset: int = -1,
-        partition_max_bytes: int = 0,
-        replica_directory_id: bytes = ZERO_UUID,
-        high_watermark: int = 9223372036854775807,
-    ) -> None:
-        self.partition = partition
-        self.current_leader_epoch = current_leader_epoch
-        self.fetch_offset = fetch_offset
-        self.last_fetched_epoch = last_fetched_epoch
-        self.log_start_offset = log_start_offset
-        self.partition_max_bytes = partition_max_bytes
-        self.replica_directory_id = replica_directory_id
-        self.high_watermark = high_watermark
+    partition: int = field("int32", 4, 18)
+    current_leader_epoch: int = field("int32", 9, 18, default=-1)
+    fetch_offset: int = field("int64", 4, 18)
+    last_fetched_epoch: int = field("int32", 12, 18, default=-1)
+    log_start_offset: int = field("int64", 5, 18, default=-1)
+    partition_max_bytes: int = field("int32", 4, 18)
+    replica_directory_id: bytes = field("uuid", 17, 18, tag=0)
+    high_watermark: int = field("int64", 18, 18, tag=1, default=9223372036854775807)
 
 
 class FetchTopic(Message):
     """Part of FetchRequest, versions 4-18."""
 
-    __slots__ = ("partitions", "topic", "topic_id")
-    SCHEMA = (
-        ("topic_id", "uuid", 13, 18, None, None),
-        ("topic", "string", 4, 12, None, None),
-        ("partitions", "[]FetchPartition", 4, 18, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_id: bytes = ZERO_UUID,
-        topic: str = "",
-        partitions: list[FetchPartition] = NEW_LIST,
-    ) -> None:
-        self.topic_id = topic_id
-        self.topic = topic
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    topic_id: bytes = field("uuid", 13, 18)
+    topic: str = field("string", 4, 12)
+    partitions: list[FetchPartition] = field("[]FetchPartition", 4, 18)
 
 
 class ReplicaState(Message):
     """Part of FetchRequest, versions 15-18."""
 
-    __slots__ = ("replica_epoch", "replica_id")
-    SCHEMA = (
-        ("replica_id", "int32", 15, 18, None, None),
-        ("replica_epoch", "int64", 15, 18, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        replica_id: int = -1,
-        replica_epoch: int = -1,
-    ) -> None:
-        self.replica_id = replica_id
-        self.replica_epoch = replica_epoch
+    replica_id: int = field("int32", 15, 18, default=-1)
+    replica_epoch: int = field("int64", 15, 18, default=-1)
 
 
 class ForgottenTopic(Message):
     """Part of FetchRequest, versions 7-18."""
 
-    __slots__ = ("partitions", "topic", "topic_id")
-    SCHEMA = (
-        ("topic_id", "uuid", 13, 18, None, None),
-        ("topic", "string", 7, 12, None, None),
-        ("partitions", "[]int32", 7, 18, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_id: bytes = ZERO_UUID,
-        topic: str = "",
-        partitions: list[int] = NEW_LIST,
-    ) -> None:
-        self.topic_id = topic_id
-        self.topic = topic
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    topic_id: bytes = field("uuid", 13, 18)
+    topic: str = field("string", 7, 12)
+    partitions: list[int] = field("[]int32", 7, 18)
 
 
-class FetchRequest(ApiMessage):
+class FetchRequest(RequestBody, api_key=ApiKey.FETCH):
     """The body of a Fetch request, versions 4-18."""
 
-    __slots__ = (
-        "cluster_id",
-        "forgotten_topics_data",
-        "isolation_level",
-        "max_bytes",
-        "max_wait_ms",
-        "min_bytes",
-        "rack_id",
-        "replica_id",
-        "replica_state",
-        "session_epoch",
-        "session_id",
-        "topics",
-    )
-    API_KEY = ApiKey.FETCH
-    IS_REQUEST = True
-    SCHEMA = (
-        ("cluster_id", "string", 12, 18, 12, 0),
-        ("replica_state", "ReplicaState", 15, 18, None, 1),
-        ("replica_id", "int32", 4, 14, None, None),
-        ("max_wait_ms", "int32", 4, 18, None, None),
-        ("min_bytes", "int32", 4, 18, None, None),
-        ("max_bytes", "int32", 4, 18, None, None),
-        ("isolation_level", "int8", 4, 18, None, None),
-        ("session_id", "int32", 7, 18, None, None),
-        ("session_epoch", "int32", 7, 18, None, None),
-        ("topics", "[]FetchTopic", 4, 18, None, None),
-        ("forgotten_topics_data", "[]ForgottenTopic", 7, 18, None, None),
-        ("rack_id", "string", 11, 18, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        cluster_id: str | None = None,
-        replica_state: ReplicaState | None = None,
-        replica_id: int = -1,
-        max_wait_ms: int = 0,
-        min_bytes: int = 0,
-        max_bytes: int = 2147483647,
-        isolation_level: int = 0,
-        session_id: int = 0,
-        session_epoch: int = -1,
-        topics: list[FetchTopic] = NEW_LIST,
-        forgotten_topics_data: list[ForgottenTopic] = NEW_LIST,
-        rack_id: str = "",
-    ) -> None:
-        self.cluster_id = cluster_id
-        self.replica_state = ReplicaState() if replica_state is None else replica_state
-        self.replica_id = replica_id
-        self.max_wait_ms = max_wait_ms
-        self.min_bytes = min_bytes
-        self.max_bytes = max_bytes
-        self.isolation_level = isolation_level
-        self.session_id = session_id
-        self.session_epoch = session_epoch
-        self.topics = [] if topics is NEW_LIST else topics
-        self.forgotten_topics_data = [] if forgotten_topics_data is NEW_LIST else forgotten_topics_data
-        self.rack_id = rack_id
+    cluster_id: str | None = field("string", 12, 18, nullable_from=12, tag=0, default=None)
+    replica_state: ReplicaState = field("ReplicaState", 15, 18, tag=1)
+    replica_id: int = field("int32", 4, 14, default=-1)
+    max_wait_ms: int = field("int32", 4, 18)
+    min_bytes: int = field("int32", 4, 18)
+    max_bytes: int = field("int32", 4, 18, default=2147483647)
+    isolation_level: int = field("int8", 4, 18)
+    session_id: int = field("int32", 7, 18)
+    session_epoch: int = field("int32", 7, 18, default=-1)
+    topics: list[FetchTopic] = field("[]FetchTopic", 4, 18)
+    forgotten_topics_data: list[ForgottenTopic] = field("[]ForgottenTopic", 7, 18)
+    rack_id: str = field("string", 11, 18)
 
 
 class AbortedTransaction(Message):
     """Part of FetchResponse, versions 4-18."""
 
-    __slots__ = ("first_offset", "producer_id")
-    SCHEMA = (
-        ("producer_id", "int64", 4, 18, None, None),
-        ("first_offset", "int64", 4, 18, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        producer_id: int = 0,
-        first_offset: int = 0,
-    ) -> None:
-        self.producer_id = producer_id
-        self.first_offset = first_offset
+    producer_id: int = field("int64", 4, 18)
+    first_offset: int = field("int64", 4, 18)
 
 
 class EpochEndOffset(Message):
     """Part of FetchResponse, versions 12-18."""
 
-    __slots__ = ("end_offset", "epoch")
-    SCHEMA = (
-        ("epoch", "int32", 12, 18, None, None),
-        ("end_offset", "int64", 12, 18, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        epoch: int = -1,
-        end_offset: int = -1,
-    ) -> None:
-        self.epoch = epoch
-        self.end_offset = end_offset
+    epoch: int = field("int32", 12, 18, default=-1)
+    end_offset: int = field("int64", 12, 18, default=-1)
 
 
 class LeaderIdAndEpoch(Message):
     """Part of FetchResponse, versions 12-18."""
 
-    __slots__ = ("leader_epoch", "leader_id")
-    SCHEMA = (
-        ("leader_id", "int32", 12, 18, None, None),
-        ("leader_epoch", "int32", 12, 18, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        leader_id: int = -1,
-        leader_epoch: int = -1,
-    ) -> None:
-        self.leader_id = leader_id
-        self.leader_epoch = leader_epoch
+    leader_id: int = field("int32", 12, 18, default=-1)
+    leader_epoch: int = field("int32", 12, 18, default=-1)
 
 
 class SnapshotId(Message):
     """Part of FetchResponse, versions 12-18."""
 
-    __slots__ = ("end_offset", "epoch")
-    SCHEMA = (
-        ("end_offset", "int64", 12, 18, None, None),
-        ("epoch", "int32", 12, 18, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        end_offset: int = -1,
-        epoch: int = -1,
-    ) -> None:
-        self.end_offset = end_offset
-        self.epoch = epoch
+    end_offset: int = field("int64", 12, 18, default=-1)
+    epoch: int = field("int32", 12, 18, default=-1)
 
 
 class PartitionData(Message):
     """Part of FetchResponse, versions 4-18."""
 
-    __slots__ = (
-        "aborted_transactions",
-        "current_leader",
-        "diverging_epoch",
-        "error_code",
-        "high_watermark",
-        "last_stable_offset",
-        "log_start_offset",
-        "partition_index",
-        "preferred_read_replica",
-        "records",
-        "snapshot_id",
-    )
-    SCHEMA = (
-        ("partition_index", "int32", 4, 18, None, None),
-        ("error_code", "int16", 4, 18, None, None),
-        ("high_watermark", "int64", 4, 18, None, None),
-        ("last_stable_offset", "int64", 4, 18, None, None),
-        ("log_start_offset", "int64", 5, 18, None, None),
-        ("diverging_epoch", "EpochEndOffset", 12, 18, None, 0),
-        ("current_leader", "LeaderIdAndEpoch", 12, 18, None, 1),
-        ("snapshot_id", "SnapshotId", 12, 18, None, 2),
-        ("aborted_transactions", "[]AbortedTransaction", 4, 18, 4, None),
-        ("preferred_read_replica", "int32", 11, 18, None, None),
-        ("records", "records", 4, 18, 4, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-        high_watermark: int = 0,
-        last_stable_offset: int = -1,
-        log_start_offset: int = -1,
-        diverging_epoch: EpochEndOffset | None = None,
-        current_leader: LeaderIdAndEpoch | None = None,
-        snapshot_id: SnapshotId | None = None,
-        aborted_transactions: list[AbortedTransaction] | None = NEW_LIST,
-        preferred_read_replica: int = -1,
-        records: Buffer | None = None,
-    ) -> None:
-        self.partition_index = partition_index
-        self.error_code = error_code
-        self.high_watermark = high_watermark
-        self.last_stable_offset = last_stable_offset
-        self.log_start_offset = log_start_offset
-        self.diverging_epoch = EpochEndOffset() if diverging_epoch is None else diverging_epoch
-        self.current_leader = LeaderIdAndEpoch() if current_leader is None else current_leader
-        self.snapshot_id = SnapshotId() if snapshot_id is None else snapshot_id
-        self.aborted_transactions = [] if aborted_transactions is NEW_LIST else aborted_transactions
-        self.preferred_read_replica = preferred_read_replica
-        self.records = records
+    partition_index: int = field("int32", 4, 18)
+    error_code: int = field("int16", 4, 18)
+    high_watermark: int = field("int64", 4, 18)
+    last_stable_offset: int = field("int64", 4, 18, default=-1)
+    log_start_offset: int = field("int64", 5, 18, default=-1)
+    diverging_epoch: EpochEndOffset = field("EpochEndOffset", 12, 18, tag=0)
+    current_leader: LeaderIdAndEpoch = field("LeaderIdAndEpoch", 12, 18, tag=1)
+    snapshot_id: SnapshotId = field("SnapshotId", 12, 18, tag=2)
+    aborted_transactions: list[AbortedTransaction] | None = field("[]AbortedTransaction", 4, 18, nullable_from=4)
+    preferred_read_replica: int = field("int32", 11, 18, default=-1)
+    records: Buffer | None = field("records", 4, 18, nullable_from=4)
 
 
 class FetchableTopicResponse(Message):
     """Part of FetchResponse, versions 4-18."""
 
-    __slots__ = ("partitions", "topic", "topic_id")
-    SCHEMA = (
-        ("topic_id", "uuid", 13, 18, None, None),
-        ("topic", "string", 4, 12, None, None),
-        ("partitions", "[]PartitionData", 4, 18, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_id: bytes = ZERO_UUID,
-        topic: str = "",
-        partitions: list[PartitionData] = NEW_LIST,
-    ) -> None:
-        self.topic_id = topic_id
-        self.topic = topic
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    topic_id: bytes = field("uuid", 13, 18)
+    topic: str = field("string", 4, 12)
+    partitions: list[PartitionData] = field("[]PartitionData", 4, 18)
 
 
 class NodeEndpoint(Message):
     """Part of FetchResponse, versions 16-18."""
 
-    __slots__ = ("host", "node_id", "port", "rack")
-    SCHEMA = (
-        ("node_id", "int32", 16, 18, None, None),
-        ("host", "string", 16, 18, None, None),
-        ("port", "int32", 16, 18, None, None),
-        ("rack", "string", 16, 18, 16, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        node_id: int = 0,
-        host: str = "",
-        port: int = 0,
-        rack: str | None = None,
-    ) -> None:
-        self.node_id = node_id
-        self.host = host
-        self.port = port
-        self.rack = rack
+    node_id: int = field("int32", 16, 18)
+    host: str = field("string", 16, 18)
+    port: int = field("int32", 16, 18)
+    rack: str | None = field("string", 16, 18, nullable_from=16, default=None)
 
 
-class FetchResponse(ApiMessage):
+class FetchResponse(ResponseBody, api_key=ApiKey.FETCH):
     """The body of a Fetch response, versions 4-18."""
 
-    __slots__ = ("error_code", "node_endpoints", "responses", "session_id", "throttle_time_ms")
-    API_KEY = ApiKey.FETCH
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 4, 18, None, None),
-        ("error_code", "int16", 7, 18, None, None),
-        ("session_id", "int32", 7, 18, None, None),
-        ("responses", "[]FetchableTopicResponse", 4, 18, None, None),
-        ("node_endpoints", "[]NodeEndpoint", 16, 18, None, 0),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        session_id: int = 0,
-        responses: list[FetchableTopicResponse] = NEW_LIST,
-        node_endpoints: list[NodeEndpoint] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.session_id = session_id
-        self.responses = [] if responses is NEW_LIST else responses
-        self.node_endpoints = [] if node_endpoints is NEW_LIST else node_endpoints
+    throttle_time_ms: int = field("int32", 4, 18)
+    error_code: int = field("int16", 7, 18)
+    session_id: int = field("int32", 7, 18)
+    responses: list[FetchableTopicResponse] = field("[]FetchableTopicResponse", 4, 18)
+    node_endpoints: list[NodeEndpoint] = field("[]NodeEndpoint", 16, 18, tag=0)

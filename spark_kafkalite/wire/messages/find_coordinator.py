@@ -4,95 +4,35 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class FindCoordinatorRequest(ApiMessage):
+class FindCoordinatorRequest(RequestBody, api_key=ApiKey.FIND_COORDINATOR):
     """The body of a FindCoordinator request, versions 0-6."""
 
-    __slots__ = ("coordinator_keys", "key", "key_type")
-    API_KEY = ApiKey.FIND_COORDINATOR
-    IS_REQUEST = True
-    SCHEMA = (
-        ("key", "string", 0, 3, None, None),
-        ("key_type", "int8", 1, 6, None, None),
-        ("coordinator_keys", "[]string", 4, 6, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        key: str = "",
-        key_type: int = 0,
-        coordinator_keys: list[str] = NEW_LIST,
-    ) -> None:
-        self.key = key
-        self.key_type = key_type
-        self.coordinator_keys = [] if coordinator_keys is NEW_LIST else coordinator_keys
+    key: str = field("string", 0, 3)
+    key_type: int = field("int8", 1, 6)
+    coordinator_keys: list[str] = field("[]string", 4, 6)
 
 
 class Coordinator(Message):
     """Part of FindCoordinatorResponse, versions 4-6."""
 
-    __slots__ = ("error_code", "error_message", "host", "key", "node_id", "port")
-    SCHEMA = (
-        ("key", "string", 4, 6, None, None),
-        ("node_id", "int32", 4, 6, None, None),
-        ("host", "string", 4, 6, None, None),
-        ("port", "int32", 4, 6, None, None),
-        ("error_code", "int16", 4, 6, None, None),
-        ("error_message", "string", 4, 6, 4, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        key: str = "",
-        node_id: int = 0,
-        host: str = "",
-        port: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-    ) -> None:
-        self.key = key
-        self.node_id = node_id
-        self.host = host
-        self.port = port
-        self.error_code = error_code
-        self.error_message = error_message
+    key: str = field("string", 4, 6)
+    node_id: int = field("int32", 4, 6)
+    host: str = field("string", 4, 6)
+    port: int = field("int32", 4, 6)
+    error_code: int = field("int16", 4, 6)
+    error_message: str | None = field("string", 4, 6, nullable_from=4, default=None)
 
 
-class FindCoordinatorResponse(ApiMessage):
+class FindCoordinatorResponse(ResponseBody, api_key=ApiKey.FIND_COORDINATOR):
     """The body of a FindCoordinator response, versions 0-6."""
 
-    __slots__ = ("coordinators", "error_code", "error_message", "host", "node_id", "port", "throttle_time_ms")
-    API_KEY = ApiKey.FIND_COORDINATOR
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 6, None, None),
-        ("coordinators", "[]Coordinator", 4, 6, None, None),
-        ("error_code", "int16", 0, 3, None, None),
-        ("error_message", "string", 1, 3, 1, None),
-        ("node_id", "int32", 0, 3, None, None),
-        ("host", "string", 0, 3, None, None),
-        ("port", "int32", 0, 3, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        coordinators: list[Coordinator] = NEW_LIST,
-        error_code: int = 0,
-        error_message: str | None = None,
-        node_id: int = 0,
-        host: str = "",
-        port: int = 0,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.coordinators = [] if coordinators is NEW_LIST else coordinators
-        self.error_code = error_code
-        self.error_message = error_message
-        self.node_id = node_id
-        self.host = host
-        self.port = port
+    throttle_time_ms: int = field("int32", 1, 6)
+    coordinators: list[Coordinator] = field("[]Coordinator", 4, 6)
+    error_code: int = field("int16", 0, 3)
+    error_message: str | None = field("string", 1, 3, nullable_from=1, default=None)
+    node_id: int = field("int32", 0, 3)
+    host: str = field("string", 0, 3)
+    port: int = field("int32", 0, 3)

@@ -4,52 +4,20 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage
+from spark_kafkalite.wire.message import RequestBody, ResponseBody, field
 
 
-class HeartbeatRequest(ApiMessage):
+class HeartbeatRequest(RequestBody, api_key=ApiKey.HEARTBEAT):
     """The body of a Heartbeat request, versions 0-4."""
 
-    __slots__ = ("generation_id", "group_id", "group_instance_id", "member_id")
-    API_KEY = ApiKey.HEARTBEAT
-    IS_REQUEST = True
-    SCHEMA = (
-        ("group_id", "string", 0, 4, None, None),
-        ("generation_id", "int32", 0, 4, None, None),
-        ("member_id", "string", 0, 4, None, None),
-        ("group_instance_id", "string", 3, 4, 3, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        generation_id: int = 0,
-        member_id: str = "",
-        group_instance_id: str | None = None,
-    ) -> None:
-        self.group_id = group_id
-        self.generation_id = generation_id
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
+    group_id: str = field("string", 0, 4)
+    generation_id: int = field("int32", 0, 4)
+    member_id: str = field("string", 0, 4)
+    group_instance_id: str | None = field("string", 3, 4, nullable_from=3, default=None)
 
 
-class HeartbeatResponse(ApiMessage):
+class HeartbeatResponse(ResponseBody, api_key=ApiKey.HEARTBEAT):
     """The body of a Heartbeat response, versions 0-4."""
 
-    __slots__ = ("error_code", "throttle_time_ms")
-    API_KEY = ApiKey.HEARTBEAT
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 4, None, None),
-        ("error_code", "int16", 0, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
+    throttle_time_ms: int = field("int32", 1, 4)
+    error_code: int = field("int16", 0, 4)

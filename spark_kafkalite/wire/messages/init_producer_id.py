@@ -4,84 +4,26 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage
+from spark_kafkalite.wire.message import RequestBody, ResponseBody, field
 
 
-class InitProducerIdRequest(ApiMessage):
+class InitProducerIdRequest(RequestBody, api_key=ApiKey.INIT_PRODUCER_ID):
     """The body of an InitProducerId request, versions 0-6."""
 
-    __slots__ = (
-        "enable2_pc",
-        "keep_prepared_txn",
-        "producer_epoch",
-        "producer_id",
-        "transaction_timeout_ms",
-        "transactional_id",
-    )
-    API_KEY = ApiKey.INIT_PRODUCER_ID
-    IS_REQUEST = True
-    SCHEMA = (
-        ("transactional_id", "string", 0, 6, 0, None),
-        ("transaction_timeout_ms", "int32", 0, 6, None, None),
-        ("producer_id", "int64", 3, 6, None, None),
-        ("producer_epoch", "int16", 3, 6, None, None),
-        ("enable2_pc", "bool", 6, 6, None, None),
-        ("keep_prepared_txn", "bool", 6, 6, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        transactional_id: str | None = None,
-        transaction_timeout_ms: int = 0,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-        enable2_pc: bool = False,
-        keep_prepared_txn: bool = False,
-    ) -> None:
-        self.transactional_id = transactional_id
-        self.transaction_timeout_ms = transaction_timeout_ms
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.enable2_pc = enable2_pc
-        self.keep_prepared_txn = keep_prepared_txn
+    transactional_id: str | None = field("string", 0, 6, nullable_from=0, default=None)
+    transaction_timeout_ms: int = field("int32", 0, 6)
+    producer_id: int = field("int64", 3, 6, default=-1)
+    producer_epoch: int = field("int16", 3, 6, default=-1)
+    enable2_pc: bool = field("bool", 6, 6)
+    keep_prepared_txn: bool = field("bool", 6, 6)
 
 
-class InitProducerIdResponse(ApiMessage):
+class InitProducerIdResponse(ResponseBody, api_key=ApiKey.INIT_PRODUCER_ID):
     """The body of an InitProducerId response, versions 0-6."""
 
-    __slots__ = (
-        "error_code",
-        "ongoing_txn_producer_epoch",
-        "ongoing_txn_producer_id",
-        "producer_epoch",
-        "producer_id",
-        "throttle_time_ms",
-    )
-    API_KEY = ApiKey.INIT_PRODUCER_ID
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 6, None, None),
-        ("error_code", "int16", 0, 6, None, None),
-        ("producer_id", "int64", 0, 6, None, None),
-        ("producer_epoch", "int16", 0, 6, None, None),
-        ("ongoing_txn_producer_id", "int64", 6, 6, None, None),
-        ("ongoing_txn_producer_epoch", "int16", 6, 6, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        producer_id: int = -1,
-        producer_epoch: int = 0,
-        ongoing_txn_producer_id: int = -1,
-        ongoing_txn_producer_epoch: int = -1,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.ongoing_txn_producer_id = ongoing_txn_producer_id
-        self.ongoing_txn_producer_epoch = ongoing_txn_producer_epoch
+    throttle_time_ms: int = field("int32", 0, 6)
+    error_code: int = field("int16", 0, 6)
+    producer_id: int = field("int64", 0, 6, default=-1)
+    producer_epoch: int = field("int16", 0, 6)
+    ongoing_txn_producer_id: int = field("int64", 6, 6, default=-1)
+    ongoing_txn_producer_epoch: int = field("int16", 6, 6, default=-1)

@@ -4,145 +4,46 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class JoinGroupRequestProtocol(Message):
     """Part of JoinGroupRequest, versions 0-9."""
 
-    __slots__ = ("metadata", "name")
-    SCHEMA = (
-        ("name", "string", 0, 9, None, None),
-        ("metadata", "bytes", 0, 9, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        metadata: bytes = b"",
-    ) -> None:
-        self.name = name
-        self.metadata = metadata
+    name: str = field("string", 0, 9)
+    metadata: bytes = field("bytes", 0, 9)
 
 
-class JoinGroupRequest(ApiMessage):
+class JoinGroupRequest(RequestBody, api_key=ApiKey.JOIN_GROUP):
     """The body of a JoinGroup request, versions 0-9."""
 
-    __slots__ = (
-        "group_id",
-        "group_instance_id",
-        "member_id",
-        "protocol_type",
-        "protocols",
-        "reason",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-    )
-    API_KEY = ApiKey.JOIN_GROUP
-    IS_REQUEST = True
-    SCHEMA = (
-        ("group_id", "string", 0, 9, None, None),
-        ("session_timeout_ms", "int32", 0, 9, None, None),
-        ("rebalance_timeout_ms", "int32", 1, 9, None, None),
-        ("member_id", "string", 0, 9, None, None),
-        ("group_instance_id", "string", 5, 9, 5, None),
-        ("protocol_type", "string", 0, 9, None, None),
-        ("protocols", "[]JoinGroupRequestProtocol", 0, 9, None, None),
-        ("reason", "string", 8, 9, 8, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        session_timeout_ms: int = 0,
-        rebalance_timeout_ms: int = -1,
-        member_id: str = "",
-        group_instance_id: str | None = None,
-        protocol_type: str = "",
-        protocols: list[JoinGroupRequestProtocol] = NEW_LIST,
-        reason: str | None = None,
-    ) -> None:
-        self.group_id = group_id
-        self.session_timeout_ms = session_timeout_ms
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.protocol_type = protocol_type
-        self.protocols = [] if protocols is NEW_LIST else protocols
-        self.reason = reason
+    group_id: str = field("string", 0, 9)
+    session_timeout_ms: int = field("int32", 0, 9)
+    rebalance_timeout_ms: int = field("int32", 1, 9, default=-1)
+    member_id: str = field("string", 0, 9)
+    group_instance_id: str | None = field("string", 5, 9, nullable_from=5, default=None)
+    protocol_type: str = field("string", 0, 9)
+    protocols: list[JoinGroupRequestProtocol] = field("[]JoinGroupRequestProtocol", 0, 9)
+    reason: str | None = field("string", 8, 9, nullable_from=8, default=None)
 
 
 class JoinGroupResponseMember(Message):
     """Part of JoinGroupResponse, versions 0-9."""
 
-    __slots__ = ("group_instance_id", "member_id", "metadata")
-    SCHEMA = (
-        ("member_id", "string", 0, 9, None, None),
-        ("group_instance_id", "string", 5, 9, 5, None),
-        ("metadata", "bytes", 0, 9, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        member_id: str = "",
-        group_instance_id: str | None = None,
-        metadata: bytes = b"",
-    ) -> None:
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.metadata = metadata
+    member_id: str = field("string", 0, 9)
+    group_instance_id: str | None = field("string", 5, 9, nullable_from=5, default=None)
+    metadata: bytes = field("bytes", 0, 9)
 
 
-class JoinGroupResponse(ApiMessage):
+class JoinGroupResponse(ResponseBody, api_key=ApiKey.JOIN_GROUP):
     """The body of a JoinGroup response, versions 0-9."""
 
-    __slots__ = (
-        "error_code",
-        "generation_id",
-        "leader",
-        "member_id",
-        "members",
-        "protocol_name",
-        "protocol_type",
-        "skip_assignment",
-        "throttle_time_ms",
-    )
-    API_KEY = ApiKey.JOIN_GROUP
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 2, 9, None, None),
-        ("error_code", "int16", 0, 9, None, None),
-        ("generation_id", "int32", 0, 9, None, None),
-        ("protocol_type", "string", 7, 9, 7, None),
-        ("protocol_name", "string", 0, 9, 7, None),
-        ("leader", "string", 0, 9, None, None),
-        ("skip_assignment", "bool", 9, 9, None, None),
-        ("member_id", "string", 0, 9, None, None),
-        ("members", "[]JoinGroupResponseMember", 0, 9, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        generation_id: int = -1,
-        protocol_type: str | None = None,
-        protocol_name: str | None = "",
-        leader: str = "",
-        skip_assignment: bool = False,
-        member_id: str = "",
-        members: list[JoinGroupResponseMember] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.generation_id = generation_id
-        self.protocol_type = protocol_type
-        self.protocol_name = protocol_name
-        self.leader = leader
-        self.skip_assignment = skip_assignment
-        self.member_id = member_id
-        self.members = [] if members is NEW_LIST else members
+    throttle_time_ms: int = field("int32", 2, 9)
+    error_code: int = field("int16", 0, 9)
+    generation_id: int = field("int32", 0, 9, default=-1)
+    protocol_type: str | None = field("string", 7, 9, nullable_from=7, default=None)
+    protocol_name: str | None = field("string", 0, 9, nullable_from=7)
+    leader: str = field("string", 0, 9)
+    skip_assignment: bool = field("bool", 9, 9)
+    member_id: str = field("string", 0, 9)
+    members: list[JoinGroupResponseMember] = field("[]JoinGroupResponseMember", 0, 9)

@@ -4,96 +4,36 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class MemberIdentity(Message):
     """Part of LeaveGroupRequest, versions 3-5."""
 
-    __slots__ = ("group_instance_id", "member_id", "reason")
-    SCHEMA = (
-        ("member_id", "string", 3, 5, None, None),
-        ("group_instance_id", "string", 3, 5, 3, None),
-        ("reason", "string", 5, 5, 5, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        member_id: str = "",
-        group_instance_id: str | None = None,
-        reason: str | None = None,
-    ) -> None:
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.reason = reason
+    member_id: str = field("string", 3, 5)
+    group_instance_id: str | None = field("string", 3, 5, nullable_from=3, default=None)
+    reason: str | None = field("string", 5, 5, nullable_from=5, default=None)
 
 
-class LeaveGroupRequest(ApiMessage):
+class LeaveGroupRequest(RequestBody, api_key=ApiKey.LEAVE_GROUP):
     """The body of a LeaveGroup request, versions 0-5."""
 
-    __slots__ = ("group_id", "member_id", "members")
-    API_KEY = ApiKey.LEAVE_GROUP
-    IS_REQUEST = True
-    SCHEMA = (
-        ("group_id", "string", 0, 5, None, None),
-        ("members", "[]MemberIdentity", 3, 5, None, None),
-        ("member_id", "string", 0, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        members: list[MemberIdentity] = NEW_LIST,
-        member_id: str = "",
-    ) -> None:
-        self.group_id = group_id
-        self.members = [] if members is NEW_LIST else members
-        self.member_id = member_id
+    group_id: str = field("string", 0, 5)
+    members: list[MemberIdentity] = field("[]MemberIdentity", 3, 5)
+    member_id: str = field("string", 0, 2)
 
 
 class MemberResponse(Message):
     """Part of LeaveGroupResponse, versions 3-5."""
 
-    __slots__ = ("error_code", "group_instance_id", "member_id")
-    SCHEMA = (
-        ("member_id", "string", 3, 5, None, None),
-        ("group_instance_id", "string", 3, 5, 3, None),
-        ("error_code", "int16", 3, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        member_id: str = "",
-        group_instance_id: str | None = None,
-        error_code: int = 0,
-    ) -> None:
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.error_code = error_code
+    member_id: str = field("string", 3, 5)
+    group_instance_id: str | None = field("string", 3, 5, nullable_from=3, default=None)
+    error_code: int = field("int16", 3, 5)
 
 
-class LeaveGroupResponse(ApiMessage):
+class LeaveGroupResponse(ResponseBody, api_key=ApiKey.LEAVE_GROUP):
     """The body of a LeaveGroup response, versions 0-5."""
 
-    __slots__ = ("error_code", "members", "throttle_time_ms")
-    API_KEY = ApiKey.LEAVE_GROUP
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 5, None, None),
-        ("error_code", "int16", 0, 5, None, None),
-        ("members", "[]MemberResponse", 3, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        members: list[MemberResponse] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.members = [] if members is NEW_LIST else members
+    throttle_time_ms: int = field("int32", 1, 5)
+    error_code: int = field("int16", 0, 5)
+    members: list[MemberResponse] = field("[]MemberResponse", 3, 5)

@@ -4,63 +4,25 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class ListConfigResourcesRequest(ApiMessage):
+class ListConfigResourcesRequest(RequestBody, api_key=ApiKey.LIST_CONFIG_RESOURCES):
     """The body of a ListConfigResources request, versions 0-1."""
 
-    __slots__ = ("resource_types",)
-    API_KEY = ApiKey.LIST_CONFIG_RESOURCES
-    IS_REQUEST = True
-    SCHEMA = (("resource_types", "[]int8", 1, 1, None, None),)
-
-    def __init__(
-        self,
-        *,
-        resource_types: list[int] = NEW_LIST,
-    ) -> None:
-        self.resource_types = [] if resource_types is NEW_LIST else resource_types
+    resource_types: list[int] = field("[]int8", 1, 1)
 
 
 class ConfigResource(Message):
     """Part of ListConfigResourcesResponse, versions 0-1."""
 
-    __slots__ = ("resource_name", "resource_type")
-    SCHEMA = (
-        ("resource_name", "string", 0, 1, None, None),
-        ("resource_type", "int8", 1, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        resource_name: str = "",
-        resource_type: int = 16,
-    ) -> None:
-        self.resource_name = resource_name
-        self.resource_type = resource_type
+    resource_name: str = field("string", 0, 1)
+    resource_type: int = field("int8", 1, 1, default=16)
 
 
-class ListConfigResourcesResponse(ApiMessage):
+class ListConfigResourcesResponse(ResponseBody, api_key=ApiKey.LIST_CONFIG_RESOURCES):
     """The body of a ListConfigResources response, versions 0-1."""
 
-    __slots__ = ("config_resources", "error_code", "throttle_time_ms")
-    API_KEY = ApiKey.LIST_CONFIG_RESOURCES
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 1, None, None),
-        ("error_code", "int16", 0, 1, None, None),
-        ("config_resources", "[]ConfigResource", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        config_resources: list[ConfigResource] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.config_resources = [] if config_resources is NEW_LIST else config_resources
+    throttle_time_ms: int = field("int32", 0, 1)
+    error_code: int = field("int16", 0, 1)
+    config_resources: list[ConfigResource] = field("[]ConfigResource", 0, 1)

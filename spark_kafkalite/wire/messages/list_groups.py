@@ -4,74 +4,28 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
-class ListGroupsRequest(ApiMessage):
+class ListGroupsRequest(RequestBody, api_key=ApiKey.LIST_GROUPS):
     """The body of a ListGroups request, versions 0-5."""
 
-    __slots__ = ("states_filter", "types_filter")
-    API_KEY = ApiKey.LIST_GROUPS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("states_filter", "[]string", 4, 5, None, None),
-        ("types_filter", "[]string", 5, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        states_filter: list[str] = NEW_LIST,
-        types_filter: list[str] = NEW_LIST,
-    ) -> None:
-        self.states_filter = [] if states_filter is NEW_LIST else states_filter
-        self.types_filter = [] if types_filter is NEW_LIST else types_filter
+    states_filter: list[str] = field("[]string", 4, 5)
+    types_filter: list[str] = field("[]string", 5, 5)
 
 
 class ListedGroup(Message):
     """Part of ListGroupsResponse, versions 0-5."""
 
-    __slots__ = ("group_id", "group_state", "group_type", "protocol_type")
-    SCHEMA = (
-        ("group_id", "string", 0, 5, None, None),
-        ("protocol_type", "string", 0, 5, None, None),
-        ("group_state", "string", 4, 5, None, None),
-        ("group_type", "string", 5, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        protocol_type: str = "",
-        group_state: str = "",
-        group_type: str = "",
-    ) -> None:
-        self.group_id = group_id
-        self.protocol_type = protocol_type
-        self.group_state = group_state
-        self.group_type = group_type
+    group_id: str = field("string", 0, 5)
+    protocol_type: str = field("string", 0, 5)
+    group_state: str = field("string", 4, 5)
+    group_type: str = field("string", 5, 5)
 
 
-class ListGroupsResponse(ApiMessage):
+class ListGroupsResponse(ResponseBody, api_key=ApiKey.LIST_GROUPS):
     """The body of a ListGroups response, versions 0-5."""
 
-    __slots__ = ("error_code", "groups", "throttle_time_ms")
-    API_KEY = ApiKey.LIST_GROUPS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 5, None, None),
-        ("error_code", "int16", 0, 5, None, None),
-        ("groups", "[]ListedGroup", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        groups: list[ListedGroup] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.groups = [] if groups is NEW_LIST else groups
+    throttle_time_ms: int = field("int32", 1, 5)
+    error_code: int = field("int16", 0, 5)
+    groups: list[ListedGroup] = field("[]ListedGroup", 0, 5)

@@ -4,140 +4,52 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class ListOffsetsPartition(Message):
     """Part of ListOffsetsRequest, versions 1-11."""
 
-    __slots__ = ("current_leader_epoch", "partition_index", "timestamp")
-    SCHEMA = (
-        ("partition_index", "int32", 1, 11, None, None),
-        ("current_leader_epoch", "int32", 4, 11, None, None),
-        ("timestamp", "int64", 1, 11, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        current_leader_epoch: int = -1,
-        timestamp: int = 0,
-    ) -> None:
-        self.partition_index = partition_index
-        self.current_leader_epoch = current_leader_epoch
-        self.timestamp = timestamp
+    partition_index: int = field("int32", 1, 11)
+    current_leader_epoch: int = field("int32", 4, 11, default=-1)
+    timestamp: int = field("int64", 1, 11)
 
 
 class ListOffsetsTopic(Message):
     """Part of ListOffsetsRequest, versions 1-11."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 1, 11, None, None),
-        ("partitions", "[]ListOffsetsPartition", 1, 11, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[ListOffsetsPartition] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 1, 11)
+    partitions: list[ListOffsetsPartition] = field("[]ListOffsetsPartition", 1, 11)
 
 
-class ListOffsetsRequest(ApiMessage):
+class ListOffsetsRequest(RequestBody, api_key=ApiKey.LIST_OFFSETS):
     """The body of a ListOffsets request, versions 1-11."""
 
-    __slots__ = ("isolation_level", "replica_id", "timeout_ms", "topics")
-    API_KEY = ApiKey.LIST_OFFSETS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("replica_id", "int32", 1, 11, None, None),
-        ("isolation_level", "int8", 2, 11, None, None),
-        ("topics", "[]ListOffsetsTopic", 1, 11, None, None),
-        ("timeout_ms", "int32", 10, 11, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        replica_id: int = 0,
-        isolation_level: int = 0,
-        topics: list[ListOffsetsTopic] = NEW_LIST,
-        timeout_ms: int = 0,
-    ) -> None:
-        self.replica_id = replica_id
-        self.isolation_level = isolation_level
-        self.topics = [] if topics is NEW_LIST else topics
-        self.timeout_ms = timeout_ms
+    replica_id: int = field("int32", 1, 11)
+    isolation_level: int = field("int8", 2, 11)
+    topics: list[ListOffsetsTopic] = field("[]ListOffsetsTopic", 1, 11)
+    timeout_ms: int = field("int32", 10, 11)
 
 
 class ListOffsetsPartitionResponse(Message):
     """Part of ListOffsetsResponse, versions 1-11."""
 
-    __slots__ = ("error_code", "leader_epoch", "offset", "partition_index", "timestamp")
-    SCHEMA = (
-        ("partition_index", "int32", 1, 11, None, None),
-        ("error_code", "int16", 1, 11, None, None),
-        ("timestamp", "int64", 1, 11, None, None),
-        ("offset", "int64", 1, 11, None, None),
-        ("leader_epoch", "int32", 4, 11, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-        timestamp: int = -1,
-        offset: int = -1,
-        leader_epoch: int = -1,
-    ) -> None:
-        self.partition_index = partition_index
-        self.error_code = error_code
-        self.timestamp = timestamp
-        self.offset = offset
-        self.leader_epoch = leader_epoch
+    partition_index: int = field("int32", 1, 11)
+    error_code: int = field("int16", 1, 11)
+    timestamp: int = field("int64", 1, 11, default=-1)
+    offset: int = field("int64", 1, 11, default=-1)
+    leader_epoch: int = field("int32", 4, 11, default=-1)
 
 
 class ListOffsetsTopicResponse(Message):
     """Part of ListOffsetsResponse, versions 1-11."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 1, 11, None, None),
-        ("partitions", "[]ListOffsetsPartitionResponse", 1, 11, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[ListOffsetsPartitionResponse] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 1, 11)
+    partitions: list[ListOffsetsPartitionResponse] = field("[]ListOffsetsPartitionResponse", 1, 11)
 
 
-class ListOffsetsResponse(ApiMessage):
+class ListOffsetsResponse(ResponseBody, api_key=ApiKey.LIST_OFFSETS):
     """The body of a ListOffsets response, versions 1-11."""
 
-    __slots__ = ("throttle_time_ms", "topics")
-    API_KEY = ApiKey.LIST_OFFSETS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 2, 11, None, None),
-        ("topics", "[]ListOffsetsTopicResponse", 1, 11, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[ListOffsetsTopicResponse] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.topics = [] if topics is NEW_LIST else topics
+    throttle_time_ms: int = field("int32", 2, 11)
+    topics: list[ListOffsetsTopicResponse] = field("[]ListOffsetsTopicResponse", 1, 11)

@@ -4,115 +4,45 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class ListPartitionReassignmentsTopics(Message):
     """Part of ListPartitionReassignmentsRequest, versions 0."""
 
-    __slots__ = ("name", "partition_indexes")
-    SCHEMA = (
-        ("name", "string", 0, 0, None, None),
-        ("partition_indexes", "[]int32", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partition_indexes: list[int] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partition_indexes = [] if partition_indexes is NEW_LIST else partition_indexes
+    name: str = field("string", 0, 0)
+    partition_indexes: list[int] = field("[]int32", 0, 0)
 
 
-class ListPartitionReassignmentsRequest(ApiMessage):
+class ListPartitionReassignmentsRequest(RequestBody, api_key=ApiKey.LIST_PARTITION_REASSIGNMENTS):
     """The body of a ListPartitionReassignments request, versions 0."""
 
-    __slots__ = ("timeout_ms", "topics")
-    API_KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
-    IS_REQUEST = True
-    SCHEMA = (
-        ("timeout_ms", "int32", 0, 0, None, None),
-        ("topics", "[]ListPartitionReassignmentsTopics", 0, 0, 0, None),
+    timeout_ms: int = field("int32", 0, 0, default=60000)
+    topics: list[ListPartitionReassignmentsTopics] | None = field(
+        "[]ListPartitionReassignmentsTopics", 0, 0, nullable_from=0
     )
-
-    def __init__(
-        self,
-        *,
-        timeout_ms: int = 60000,
-        topics: list[ListPartitionReassignmentsTopics] | None = NEW_LIST,
-    ) -> None:
-        self.timeout_ms = timeout_ms
-        self.topics = [] if topics is NEW_LIST else topics
 
 
 class OngoingPartitionReassignment(Message):
     """Part of ListPartitionReassignmentsResponse, versions 0."""
 
-    __slots__ = ("adding_replicas", "partition_index", "removing_replicas", "replicas")
-    SCHEMA = (
-        ("partition_index", "int32", 0, 0, None, None),
-        ("replicas", "[]int32", 0, 0, None, None),
-        ("adding_replicas", "[]int32", 0, 0, None, None),
-        ("removing_replicas", "[]int32", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        replicas: list[int] = NEW_LIST,
-        adding_replicas: list[int] = NEW_LIST,
-        removing_replicas: list[int] = NEW_LIST,
-    ) -> None:
-        self.partition_index = partition_index
-        self.replicas = [] if replicas is NEW_LIST else replicas
-        self.adding_replicas = [] if adding_replicas is NEW_LIST else adding_replicas
-        self.removing_replicas = [] if removing_replicas is NEW_LIST else removing_replicas
+    partition_index: int = field("int32", 0, 0)
+    replicas: list[int] = field("[]int32", 0, 0)
+    adding_replicas: list[int] = field("[]int32", 0, 0)
+    removing_replicas: list[int] = field("[]int32", 0, 0)
 
 
 class OngoingTopicReassignment(Message):
     """Part of ListPartitionReassignmentsResponse, versions 0."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 0, 0, None, None),
-        ("partitions", "[]OngoingPartitionReassignment", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[OngoingPartitionReassignment] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 0, 0)
+    partitions: list[OngoingPartitionReassignment] = field("[]OngoingPartitionReassignment", 0, 0)
 
 
-class ListPartitionReassignmentsResponse(ApiMessage):
+class ListPartitionReassignmentsResponse(ResponseBody, api_key=ApiKey.LIST_PARTITION_REASSIGNMENTS):
     """The body of a ListPartitionReassignments response, versions 0."""
 
-    __slots__ = ("error_code", "error_message", "throttle_time_ms", "topics")
-    API_KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 0, 0, None, None),
-        ("error_code", "int16", 0, 0, None, None),
-        ("error_message", "string", 0, 0, 0, None),
-        ("topics", "[]OngoingTopicReassignment", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-        topics: list[OngoingTopicReassignment] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.error_message = error_message
-        self.topics = [] if topics is NEW_LIST else topics
+    throttle_time_ms: int = field("int32", 0, 0)
+    error_code: int = field("int16", 0, 0)
+    error_message: str | None = field("string", 0, 0, nullable_from=0, default=None)
+    topics: list[OngoingTopicReassignment] = field("[]OngoingTopicReassignment", 0, 0)

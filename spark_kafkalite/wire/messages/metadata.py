@@ -4,197 +4,64 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class MetadataRequestTopic(Message):
     """Part of MetadataRequest, versions 0-13."""
 
-    __slots__ = ("name", "topic_id")
-    SCHEMA = (
-        ("topic_id", "uuid", 10, 13, None, None),
-        ("name", "string", 0, 13, 10, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_id: bytes = ZERO_UUID,
-        name: str | None = "",
-    ) -> None:
-        self.topic_id = topic_id
-        self.name = name
+    topic_id: bytes = field("uuid", 10, 13)
+    name: str | None = field("string", 0, 13, nullable_from=10)
 
 
-class MetadataRequest(ApiMessage):
+class MetadataRequest(RequestBody, api_key=ApiKey.METADATA):
     """The body of a Metadata request, versions 0-13."""
 
-    __slots__ = (
-        "allow_auto_topic_creation",
-        "include_cluster_authorized_operations",
-        "include_topic_authorized_operations",
-        "topics",
-    )
-    API_KEY = ApiKey.METADATA
-    IS_REQUEST = True
-    SCHEMA = (
-        ("topics", "[]MetadataRequestTopic", 0, 13, 1, None),
-        ("allow_auto_topic_creation", "bool", 4, 13, None, None),
-        ("include_cluster_authorized_operations", "bool", 8, 10, None, None),
-        ("include_topic_authorized_operations", "bool", 8, 13, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topics: list[MetadataRequestTopic] | None = NEW_LIST,
-        allow_auto_topic_creation: bool = True,
-        include_cluster_authorized_operations: bool = False,
-        include_topic_authorized_operations: bool = False,
-    ) -> None:
-        self.topics = [] if topics is NEW_LIST else topics
-        self.allow_auto_topic_creation = allow_auto_topic_creation
-        self.include_cluster_authorized_operations = include_cluster_authorized_operations
-        self.include_topic_authorized_operations = include_topic_authorized_operations
+    topics: list[MetadataRequestTopic] | None = field("[]MetadataRequestTopic", 0, 13, nullable_from=1)
+    allow_auto_topic_creation: bool = field("bool", 4, 13, default=True)
+    include_cluster_authorized_operations: bool = field("bool", 8, 10)
+    include_topic_authorized_operations: bool = field("bool", 8, 13)
 
 
 class MetadataResponseBroker(Message):
     """Part of MetadataResponse, versions 0-13."""
 
-    __slots__ = ("host", "node_id", "port", "rack")
-    SCHEMA = (
-        ("node_id", "int32", 0, 13, None, None),
-        ("host", "string", 0, 13, None, None),
-        ("port", "int32", 0, 13, None, None),
-        ("rack", "string", 1, 13, 1, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        node_id: int = 0,
-        host: str = "",
-        port: int = 0,
-        rack: str | None = None,
-    ) -> None:
-        self.node_id = node_id
-        self.host = host
-        self.port = port
-        self.rack = rack
+    node_id: int = field("int32", 0, 13)
+    host: str = field("string", 0, 13)
+    port: int = field("int32", 0, 13)
+    rack: str | None = field("string", 1, 13, nullable_from=1, default=None)
 
 
 class MetadataResponsePartition(Message):
     """Part of MetadataResponse, versions 0-13."""
 
-    __slots__ = (
-        "error_code",
-        "isr_nodes",
-        "leader_epoch",
-        "leader_id",
-        "offline_replicas",
-        "partition_index",
-        "replica_nodes",
-    )
-    SCHEMA = (
-        ("error_code", "int16", 0, 13, None, None),
-        ("partition_index", "int32", 0, 13, None, None),
-        ("leader_id", "int32", 0, 13, None, None),
-        ("leader_epoch", "int32", 7, 13, None, None),
-        ("replica_nodes", "[]int32", 0, 13, None, None),
-        ("isr_nodes", "[]int32", 0, 13, None, None),
-        ("offline_replicas", "[]int32", 5, 13, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        partition_index: int = 0,
-        leader_id: int = 0,
-        leader_epoch: int = -1,
-        replica_nodes: list[int] = NEW_LIST,
-        isr_nodes: list[int] = NEW_LIST,
-        offline_replicas: list[int] = NEW_LIST,
-    ) -> None:
-        self.error_code = error_code
-        self.partition_index = partition_index
-        self.leader_id = leader_id
-        self.leader_epoch = leader_epoch
-        self.replica_nodes = [] if replica_nodes is NEW_LIST else replica_nodes
-        self.isr_nodes = [] if isr_nodes is NEW_LIST else isr_nodes
-        self.offline_replicas = [] if offline_replicas is NEW_LIST else offline_replicas
+    error_code: int = field("int16", 0, 13)
+    partition_index: int = field("int32", 0, 13)
+    leader_id: int = field("int32", 0, 13)
+    leader_epoch: int = field("int32", 7, 13, default=-1)
+    replica_nodes: list[int] = field("[]int32", 0, 13)
+    isr_nodes: list[int] = field("[]int32", 0, 13)
+    offline_replicas: list[int] = field("[]int32", 5, 13)
 
 
 class MetadataResponseTopic(Message):
     """Part of MetadataResponse, versions 0-13."""
 
-    __slots__ = ("error_code", "is_internal", "name", "partitions", "topic_authorized_operations", "topic_id")
-    SCHEMA = (
-        ("error_code", "int16", 0, 13, None, None),
-        ("name", "string", 0, 13, 12, None),
-        ("topic_id", "uuid", 10, 13, None, None),
-        ("is_internal", "bool", 1, 13, None, None),
-        ("partitions", "[]MetadataResponsePartition", 0, 13, None, None),
-        ("topic_authorized_operations", "int32", 8, 13, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        name: str | None = "",
-        topic_id: bytes = ZERO_UUID,
-        is_internal: bool = False,
-        partitions: list[MetadataResponsePartition] = NEW_LIST,
-        topic_authorized_operations: int = -2147483648,
-    ) -> None:
-        self.error_code = error_code
-        self.name = name
-        self.topic_id = topic_id
-        self.is_internal = is_internal
-        self.partitions = [] if partitions is NEW_LIST else partitions
-        self.topic_authorized_operations = topic_authorized_operations
+    error_code: int = field("int16", 0, 13)
+    name: str | None = field("string", 0, 13, nullable_from=12)
+    topic_id: bytes = field("uuid", 10, 13)
+    is_internal: bool = field("bool", 1, 13)
+    partitions: list[MetadataResponsePartition] = field("[]MetadataResponsePartition", 0, 13)
+    topic_authorized_operations: int = field("int32", 8, 13, default=-2147483648)
 
 
-class MetadataResponse(ApiMessage):
+class MetadataResponse(ResponseBody, api_key=ApiKey.METADATA):
     """The body of a Metadata response, versions 0-13."""
 
-    __slots__ = (
-        "brokers",
-        "cluster_authorized_operations",
-        "cluster_id",
-        "controller_id",
-        "error_code",
-        "throttle_time_ms",
-        "topics",
-    )
-    API_KEY = ApiKey.METADATA
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 3, 13, None, None),
-        ("brokers", "[]MetadataResponseBroker", 0, 13, None, None),
-        ("cluster_id", "string", 2, 13, 2, None),
-        ("controller_id", "int32", 1, 13, None, None),
-        ("topics", "[]MetadataResponseTopic", 0, 13, None, None),
-        ("error_code", "int16", 13, 13, None, None),
-        ("cluster_authorized_operations", "int32", 8, 10, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        brokers: list[MetadataResponseBroker] = NEW_LIST,
-        cluster_id: str | None = None,
-        controller_id: int = -1,
-        topics: list[MetadataResponseTopic] = NEW_LIST,
-        error_code: int = 0,
-        cluster_authorized_operations: int = -2147483648,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.brokers = [] if brokers is NEW_LIST else brokers
-        self.cluster_id = cluster_id
-        self.controller_id = controller_id
-        self.topics = [] if topics is NEW_LIST else topics
-        self.error_code = error_code
-        self.cluster_authorized_operations = cluster_authorized_operations
+    throttle_time_ms: int = field("int32", 3, 13)
+    brokers: list[MetadataResponseBroker] = field("[]MetadataResponseBroker", 0, 13)
+    cluster_id: str | None = field("string", 2, 13, nullable_from=2, default=None)
+    controller_id: int = field("int32", 1, 13, default=-1)
+    topics: list[MetadataResponseTopic] = field("[]MetadataResponseTopic", 0, 13)
+    error_code: int = field("int16", 13, 13)
+    cluster_authorized_operations: int = field("int32", 8, 10, default=-2147483648)

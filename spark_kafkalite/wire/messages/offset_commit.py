@@ -4,153 +4,54 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class OffsetCommitRequestPartition(Message):
     """Part of OffsetCommitRequest, versions 2-10."""
 
-    __slots__ = ("committed_leader_epoch", "committed_metadata", "committed_offset", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 2, 10, None, None),
-        ("committed_offset", "int64", 2, 10, None, None),
-        ("committed_leader_epoch", "int32", 6, 10, None, None),
-        ("committed_metadata", "string", 2, 10, 2, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        committed_offset: int = 0,
-        committed_leader_epoch: int = -1,
-        committed_metadata: str | None = None,
-    ) -> None:
-        self.partition_index = partition_index
-        self.committed_offset = committed_offset
-        self.committed_leader_epoch = committed_leader_epoch
-        self.committed_metadata = committed_metadata
+    partition_index: int = field("int32", 2, 10)
+    committed_offset: int = field("int64", 2, 10)
+    committed_leader_epoch: int = field("int32", 6, 10, default=-1)
+    committed_metadata: str | None = field("string", 2, 10, nullable_from=2, default=None)
 
 
 class OffsetCommitRequestTopic(Message):
     """Part of OffsetCommitRequest, versions 2-10."""
 
-    __slots__ = ("name", "partitions", "topic_id")
-    SCHEMA = (
-        ("topic_id", "uuid", 10, 10, None, None),
-        ("name", "string", 2, 9, None, None),
-        ("partitions", "[]OffsetCommitRequestPartition", 2, 10, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_id: bytes = ZERO_UUID,
-        name: str = "",
-        partitions: list[OffsetCommitRequestPartition] = NEW_LIST,
-    ) -> None:
-        self.topic_id = topic_id
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    topic_id: bytes = field("uuid", 10, 10)
+    name: str = field("string", 2, 9)
+    partitions: list[OffsetCommitRequestPartition] = field("[]OffsetCommitRequestPartition", 2, 10)
 
 
-class OffsetCommitRequest(ApiMessage):
+class OffsetCommitRequest(RequestBody, api_key=ApiKey.OFFSET_COMMIT):
     """The body of an OffsetCommit request, versions 2-10."""
 
-    __slots__ = (
-        "generation_id_or_member_epoch",
-        "group_id",
-        "group_instance_id",
-        "member_id",
-        "retention_time_ms",
-        "topics",
-    )
-    API_KEY = ApiKey.OFFSET_COMMIT
-    IS_REQUEST = True
-    SCHEMA = (
-        ("group_id", "string", 2, 10, None, None),
-        ("generation_id_or_member_epoch", "int32", 2, 10, None, None),
-        ("member_id", "string", 2, 10, None, None),
-        ("group_instance_id", "string", 7, 10, 7, None),
-        ("retention_time_ms", "int64", 2, 4, None, None),
-        ("topics", "[]OffsetCommitRequestTopic", 2, 10, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        generation_id_or_member_epoch: int = -1,
-        member_id: str = "",
-        group_instance_id: str | None = None,
-        retention_time_ms: int = -1,
-        topics: list[OffsetCommitRequestTopic] = NEW_LIST,
-    ) -> None:
-        self.group_id = group_id
-        self.generation_id_or_member_epoch = generation_id_or_member_epoch
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.retention_time_ms = retention_time_ms
-        self.topics = [] if topics is NEW_LIST else topics
+    group_id: str = field("string", 2, 10)
+    generation_id_or_member_epoch: int = field("int32", 2, 10, default=-1)
+    member_id: str = field("string", 2, 10)
+    group_instance_id: str | None = field("string", 7, 10, nullable_from=7, default=None)
+    retention_time_ms: int = field("int64", 2, 4, default=-1)
+    topics: list[OffsetCommitRequestTopic] = field("[]OffsetCommitRequestTopic", 2, 10)
 
 
 class OffsetCommitResponsePartition(Message):
     """Part of OffsetCommitResponse, versions 2-10."""
 
-    __slots__ = ("error_code", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 2, 10, None, None),
-        ("error_code", "int16", 2, 10, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-    ) -> None:
-        self.partition_index = partition_index
-        self.error_code = error_code
+    partition_index: int = field("int32", 2, 10)
+    error_code: int = field("int16", 2, 10)
 
 
 class OffsetCommitResponseTopic(Message):
     """Part of OffsetCommitResponse, versions 2-10."""
 
-    __slots__ = ("name", "partitions", "topic_id")
-    SCHEMA = (
-        ("topic_id", "uuid", 10, 10, None, None),
-        ("name", "string", 2, 9, None, None),
-        ("partitions", "[]OffsetCommitResponsePartition", 2, 10, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_id: bytes = ZERO_UUID,
-        name: str = "",
-        partitions: list[OffsetCommitResponsePartition] = NEW_LIST,
-    ) -> None:
-        self.topic_id = topic_id
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    topic_id: bytes = field("uuid", 10, 10)
+    name: str = field("string", 2, 9)
+    partitions: list[OffsetCommitResponsePartition] = field("[]OffsetCommitResponsePartition", 2, 10)
 
 
-class OffsetCommitResponse(ApiMessage):
+class OffsetCommitResponse(ResponseBody, api_key=ApiKey.OFFSET_COMMIT):
     """The body of an OffsetCommit response, versions 2-10."""
 
-    __slots__ = ("throttle_time_ms", "topics")
-    API_KEY = ApiKey.OFFSET_COMMIT
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 3, 10, None, None),
-        ("topics", "[]OffsetCommitResponseTopic", 2, 10, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[OffsetCommitResponseTopic] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.topics = [] if topics is NEW_LIST else topics
+    throttle_time_ms: int = field("int32", 3, 10)
+    topics: list[OffsetCommitResponseTopic] = field("[]OffsetCommitResponseTopic", 2, 10)

@@ -4,120 +4,46 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class OffsetDeleteRequestPartition(Message):
     """Part of OffsetDeleteRequest, versions 0."""
 
-    __slots__ = ("partition_index",)
-    SCHEMA = (("partition_index", "int32", 0, 0, None, None),)
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-    ) -> None:
-        self.partition_index = partition_index
+    partition_index: int = field("int32", 0, 0)
 
 
 class OffsetDeleteRequestTopic(Message):
     """Part of OffsetDeleteRequest, versions 0."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 0, 0, None, None),
-        ("partitions", "[]OffsetDeleteRequestPartition", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[OffsetDeleteRequestPartition] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 0, 0)
+    partitions: list[OffsetDeleteRequestPartition] = field("[]OffsetDeleteRequestPartition", 0, 0)
 
 
-class OffsetDeleteRequest(ApiMessage):
+class OffsetDeleteRequest(RequestBody, api_key=ApiKey.OFFSET_DELETE):
     """The body of an OffsetDelete request, versions 0."""
 
-    __slots__ = ("group_id", "topics")
-    API_KEY = ApiKey.OFFSET_DELETE
-    IS_REQUEST = True
-    SCHEMA = (
-        ("group_id", "string", 0, 0, None, None),
-        ("topics", "[]OffsetDeleteRequestTopic", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        topics: list[OffsetDeleteRequestTopic] = NEW_LIST,
-    ) -> None:
-        self.group_id = group_id
-        self.topics = [] if topics is NEW_LIST else topics
+    group_id: str = field("string", 0, 0)
+    topics: list[OffsetDeleteRequestTopic] = field("[]OffsetDeleteRequestTopic", 0, 0)
 
 
 class OffsetDeleteResponsePartition(Message):
     """Part of OffsetDeleteResponse, versions 0."""
 
-    __slots__ = ("error_code", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 0, 0, None, None),
-        ("error_code", "int16", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-    ) -> None:
-        self.partition_index = partition_index
-        self.error_code = error_code
+    partition_index: int = field("int32", 0, 0)
+    error_code: int = field("int16", 0, 0)
 
 
 class OffsetDeleteResponseTopic(Message):
     """Part of OffsetDeleteResponse, versions 0."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 0, 0, None, None),
-        ("partitions", "[]OffsetDeleteResponsePartition", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[OffsetDeleteResponsePartition] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 0, 0)
+    partitions: list[OffsetDeleteResponsePartition] = field("[]OffsetDeleteResponsePartition", 0, 0)
 
 
-class OffsetDeleteResponse(ApiMessage):
+class OffsetDeleteResponse(ResponseBody, api_key=ApiKey.OFFSET_DELETE):
     """The body of an OffsetDelete response, versions 0."""
 
-    __slots__ = ("error_code", "throttle_time_ms", "topics")
-    API_KEY = ApiKey.OFFSET_DELETE
-    IS_REQUEST = False
-    SCHEMA = (
-        ("error_code", "int16", 0, 0, None, None),
-        ("throttle_time_ms", "int32", 0, 0, None, None),
-        ("topics", "[]OffsetDeleteResponseTopic", 0, 0, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        throttle_time_ms: int = 0,
-        topics: list[OffsetDeleteResponseTopic] = NEW_LIST,
-    ) -> None:
-        self.error_code = error_code
-        self.throttle_time_ms = throttle_time_ms
-        self.topics = [] if topics is NEW_LIST else topics
+    error_code: int = field("int16", 0, 0)
+    throttle_time_ms: int = field("int32", 0, 0)
+    topics: list[OffsetDeleteResponseTopic] = field("[]OffsetDeleteResponseTopic", 0, 0)

@@ -4,243 +4,89 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class OffsetFetchRequestTopic(Message):
     """Part of OffsetFetchRequest, versions 1-7."""
 
-    __slots__ = ("name", "partition_indexes")
-    SCHEMA = (
-        ("name", "string", 1, 7, None, None),
-        ("partition_indexes", "[]int32", 1, 7, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partition_indexes: list[int] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partition_indexes = [] if partition_indexes is NEW_LIST else partition_indexes
+    name: str = field("string", 1, 7)
+    partition_indexes: list[int] = field("[]int32", 1, 7)
 
 
 class OffsetFetchRequestTopics(Message):
     """Part of OffsetFetchRequest, versions 8-10."""
 
-    __slots__ = ("name", "partition_indexes", "topic_id")
-    SCHEMA = (
-        ("topic_id", "uuid", 10, 10, None, None),
-        ("name", "string", 8, 9, None, None),
-        ("partition_indexes", "[]int32", 8, 10, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_id: bytes = ZERO_UUID,
-        name: str = "",
-        partition_indexes: list[int] = NEW_LIST,
-    ) -> None:
-        self.topic_id = topic_id
-        self.name = name
-        self.partition_indexes = [] if partition_indexes is NEW_LIST else partition_indexes
+    topic_id: bytes = field("uuid", 10, 10)
+    name: str = field("string", 8, 9)
+    partition_indexes: list[int] = field("[]int32", 8, 10)
 
 
 class OffsetFetchRequestGroup(Message):
     """Part of OffsetFetchRequest, versions 8-10."""
 
-    __slots__ = ("group_id", "member_epoch", "member_id", "topics")
-    SCHEMA = (
-        ("group_id", "string", 8, 10, None, None),
-        ("member_id", "string", 9, 10, 9, None),
-        ("member_epoch", "int32", 9, 10, None, None),
-        ("topics", "[]OffsetFetchRequestTopics", 8, 10, 8, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        member_id: str | None = None,
-        member_epoch: int = -1,
-        topics: list[OffsetFetchRequestTopics] | None = NEW_LIST,
-    ) -> None:
-        self.group_id = group_id
-        self.member_id = member_id
-        self.member_epoch = member_epoch
-        self.topics = [] if topics is NEW_LIST else topics
+    group_id: str = field("string", 8, 10)
+    member_id: str | None = field("string", 9, 10, nullable_from=9, default=None)
+    member_epoch: int = field("int32", 9, 10, default=-1)
+    topics: list[OffsetFetchRequestTopics] | None = field("[]OffsetFetchRequestTopics", 8, 10, nullable_from=8)
 
 
-class OffsetFetchRequest(ApiMessage):
+class OffsetFetchRequest(RequestBody, api_key=ApiKey.OFFSET_FETCH):
     """The body of an OffsetFetch request, versions 1-10."""
 
-    __slots__ = ("group_id", "groups", "require_stable", "topics")
-    API_KEY = ApiKey.OFFSET_FETCH
-    IS_REQUEST = True
-    SCHEMA = (
-        ("groups", "[]OffsetFetchRequestGroup", 8, 10, None, None),
-        ("group_id", "string", 1, 7, None, None),
-        ("topics", "[]OffsetFetchRequestTopic", 1, 7, 2, None),
-        ("require_stable", "bool", 7, 10, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        groups: list[OffsetFetchRequestGroup] = NEW_LIST,
-        group_id: str = "",
-        topics: list[OffsetFetchRequestTopic] | None = NEW_LIST,
-        require_stable: bool = False,
-    ) -> None:
-        self.groups = [] if groups is NEW_LIST else groups
-        self.group_id = group_id
-        self.topics = [] if topics is NEW_LIST else topics
-        self.require_stable = require_stable
+    groups: list[OffsetFetchRequestGroup] = field("[]OffsetFetchRequestGroup", 8, 10)
+    group_id: str = field("string", 1, 7)
+    topics: list[OffsetFetchRequestTopic] | None = field("[]OffsetFetchRequestTopic", 1, 7, nullable_from=2)
+    require_stable: bool = field("bool", 7, 10)
 
 
 class OffsetFetchResponsePartition(Message):
     """Part of OffsetFetchResponse, versions 1-7."""
 
-    __slots__ = ("committed_leader_epoch", "committed_offset", "error_code", "metadata", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 1, 7, None, None),
-        ("committed_offset", "int64", 1, 7, None, None),
-        ("committed_leader_epoch", "int32", 5, 7, None, None),
-        ("metadata", "string", 1, 7, 1, None),
-        ("error_code", "int16", 1, 7, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        committed_offset: int = 0,
-        committed_leader_epoch: int = -1,
-        metadata: str | None = None,
-        error_code: int = 0,
-    ) -> None:
-        self.partition_index = partition_index
-        self.committed_offset = committed_offset
-        self.committed_leader_epoch = committed_leader_epoch
-        self.metadata = metadata
-        self.error_code = error_code
+    partition_index: int = field("int32", 1, 7)
+    committed_offset: int = field("int64", 1, 7)
+    committed_leader_epoch: int = field("int32", 5, 7, default=-1)
+    metadata: str | None = field("string", 1, 7, nullable_from=1, default=None)
+    error_code: int = field("int16", 1, 7)
 
 
 class OffsetFetchResponseTopic(Message):
     """Part of OffsetFetchResponse, versions 1-7."""
 
-    __slots__ = ("name", "partitions")
-    SCHEMA = (
-        ("name", "string", 1, 7, None, None),
-        ("partitions", "[]OffsetFetchResponsePartition", 1, 7, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[OffsetFetchResponsePartition] = NEW_LIST,
-    ) -> None:
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    name: str = field("string", 1, 7)
+    partitions: list[OffsetFetchResponsePartition] = field("[]OffsetFetchResponsePartition", 1, 7)
 
 
 class OffsetFetchResponsePartitions(Message):
     """Part of OffsetFetchResponse, versions 8-10."""
 
-    __slots__ = ("committed_leader_epoch", "committed_offset", "error_code", "metadata", "partition_index")
-    SCHEMA = (
-        ("partition_index", "int32", 8, 10, None, None),
-        ("committed_offset", "int64", 8, 10, None, None),
-        ("committed_leader_epoch", "int32", 8, 10, None, None),
-        ("metadata", "string", 8, 10, 8, None),
-        ("error_code", "int16", 8, 10, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        committed_offset: int = 0,
-        committed_leader_epoch: int = -1,
-        metadata: str | None = None,
-        error_code: int = 0,
-    ) -> None:
-        self.partition_index = partition_index
-        self.committed_offset = committed_offset
-        self.committed_leader_epoch = committed_leader_epoch
-        self.metadata = metadata
-        self.error_code = error_code
+    partition_index: int = field("int32", 8, 10)
+    committed_offset: int = field("int64", 8, 10)
+    committed_leader_epoch: int = field("int32", 8, 10, default=-1)
+    metadata: str | None = field("string", 8, 10, nullable_from=8, default=None)
+    error_code: int = field("int16", 8, 10)
 
 
 class OffsetFetchResponseTopics(Message):
     """Part of OffsetFetchResponse, versions 8-10."""
 
-    __slots__ = ("name", "partitions", "topic_id")
-    SCHEMA = (
-        ("topic_id", "uuid", 10, 10, None, None),
-        ("name", "string", 8, 9, None, None),
-        ("partitions", "[]OffsetFetchResponsePartitions", 8, 10, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_id: bytes = ZERO_UUID,
-        name: str = "",
-        partitions: list[OffsetFetchResponsePartitions] = NEW_LIST,
-    ) -> None:
-        self.topic_id = topic_id
-        self.name = name
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    topic_id: bytes = field("uuid", 10, 10)
+    name: str = field("string", 8, 9)
+    partitions: list[OffsetFetchResponsePartitions] = field("[]OffsetFetchResponsePartitions", 8, 10)
 
 
 class OffsetFetchResponseGroup(Message):
     """Part of OffsetFetchResponse, versions 8-10."""
 
-    __slots__ = ("error_code", "group_id", "topics")
-    SCHEMA = (
-        ("group_id", "string", 8, 10, None, None),
-        ("topics", "[]OffsetFetchResponseTopics", 8, 10, None, None),
-        ("error_code", "int16", 8, 10, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        topics: list[OffsetFetchResponseTopics] = NEW_LIST,
-        error_code: int = 0,
-    ) -> None:
-        self.group_id = group_id
-        self.topics = [] if topics is NEW_LIST else topics
-        self.error_code = error_code
+    group_id: str = field("string", 8, 10)
+    topics: list[OffsetFetchResponseTopics] = field("[]OffsetFetchResponseTopics", 8, 10)
+    error_code: int = field("int16", 8, 10)
 
 
-class OffsetFetchResponse(ApiMessage):
+class OffsetFetchResponse(ResponseBody, api_key=ApiKey.OFFSET_FETCH):
     """The body of an OffsetFetch response, versions 1-10."""
 
-    __slots__ = ("error_code", "groups", "throttle_time_ms", "topics")
-    API_KEY = ApiKey.OFFSET_FETCH
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 3, 10, None, None),
-        ("groups", "[]OffsetFetchResponseGroup", 8, 10, None, None),
-        ("topics", "[]OffsetFetchResponseTopic", 1, 7, None, None),
-        ("error_code", "int16", 2, 7, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        groups: list[OffsetFetchResponseGroup] = NEW_LIST,
-        topics: list[OffsetFetchResponseTopic] = NEW_LIST,
-        error_code: int = 0,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.groups = [] if groups is NEW_LIST else groups
-        self.topics = [] if topics is NEW_LIST else topics
-        self.error_code = error_code
+    throttle_time_ms: int = field("int32", 3, 10)
+    groups: list[OffsetFetchResponseGroup] = field("[]OffsetFetchResponseGroup", 8, 10)
+    topics: list[OffsetFetchResponseTopic] = field("[]OffsetFetchResponseTopic", 1, 7)
+    error_code: int = field("int16", 2, 7)

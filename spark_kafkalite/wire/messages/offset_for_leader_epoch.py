@@ -4,131 +4,49 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class OffsetForLeaderPartition(Message):
     """Part of OffsetForLeaderEpochRequest, versions 2-4."""
 
-    __slots__ = ("current_leader_epoch", "leader_epoch", "partition")
-    SCHEMA = (
-        ("partition", "int32", 2, 4, None, None),
-        ("current_leader_epoch", "int32", 2, 4, None, None),
-        ("leader_epoch", "int32", 2, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        partition: int = 0,
-        current_leader_epoch: int = -1,
-        leader_epoch: int = 0,
-    ) -> None:
-        self.partition = partition
-        self.current_leader_epoch = current_leader_epoch
-        self.leader_epoch = leader_epoch
+    partition: int = field("int32", 2, 4)
+    current_leader_epoch: int = field("int32", 2, 4, default=-1)
+    leader_epoch: int = field("int32", 2, 4)
 
 
 class OffsetForLeaderTopic(Message):
     """Part of OffsetForLeaderEpochRequest, versions 2-4."""
 
-    __slots__ = ("partitions", "topic")
-    SCHEMA = (
-        ("topic", "string", 2, 4, None, None),
-        ("partitions", "[]OffsetForLeaderPartition", 2, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic: str = "",
-        partitions: list[OffsetForLeaderPartition] = NEW_LIST,
-    ) -> None:
-        self.topic = topic
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    topic: str = field("string", 2, 4)
+    partitions: list[OffsetForLeaderPartition] = field("[]OffsetForLeaderPartition", 2, 4)
 
 
-class OffsetForLeaderEpochRequest(ApiMessage):
+class OffsetForLeaderEpochRequest(RequestBody, api_key=ApiKey.OFFSET_FOR_LEADER_EPOCH):
     """The body of an OffsetForLeaderEpoch request, versions 2-4."""
 
-    __slots__ = ("replica_id", "topics")
-    API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
-    IS_REQUEST = True
-    SCHEMA = (
-        ("replica_id", "int32", 3, 4, None, None),
-        ("topics", "[]OffsetForLeaderTopic", 2, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        replica_id: int = -2,
-        topics: list[OffsetForLeaderTopic] = NEW_LIST,
-    ) -> None:
-        self.replica_id = replica_id
-        self.topics = [] if topics is NEW_LIST else topics
+    replica_id: int = field("int32", 3, 4, default=-2)
+    topics: list[OffsetForLeaderTopic] = field("[]OffsetForLeaderTopic", 2, 4)
 
 
 class EpochEndOffset(Message):
     """Part of OffsetForLeaderEpochResponse, versions 2-4."""
 
-    __slots__ = ("end_offset", "error_code", "leader_epoch", "partition")
-    SCHEMA = (
-        ("error_code", "int16", 2, 4, None, None),
-        ("partition", "int32", 2, 4, None, None),
-        ("leader_epoch", "int32", 2, 4, None, None),
-        ("end_offset", "int64", 2, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        partition: int = 0,
-        leader_epoch: int = -1,
-        end_offset: int = -1,
-    ) -> None:
-        self.error_code = error_code
-        self.partition = partition
-        self.leader_epoch = leader_epoch
-        self.end_offset = end_offset
+    error_code: int = field("int16", 2, 4)
+    partition: int = field("int32", 2, 4)
+    leader_epoch: int = field("int32", 2, 4, default=-1)
+    end_offset: int = field("int64", 2, 4, default=-1)
 
 
 class OffsetForLeaderTopicResult(Message):
     """Part of OffsetForLeaderEpochResponse, versions 2-4."""
 
-    __slots__ = ("partitions", "topic")
-    SCHEMA = (
-        ("topic", "string", 2, 4, None, None),
-        ("partitions", "[]EpochEndOffset", 2, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic: str = "",
-        partitions: list[EpochEndOffset] = NEW_LIST,
-    ) -> None:
-        self.topic = topic
-        self.partitions = [] if partitions is NEW_LIST else partitions
+    topic: str = field("string", 2, 4)
+    partitions: list[EpochEndOffset] = field("[]EpochEndOffset", 2, 4)
 
 
-class OffsetForLeaderEpochResponse(ApiMessage):
+class OffsetForLeaderEpochResponse(ResponseBody, api_key=ApiKey.OFFSET_FOR_LEADER_EPOCH):
     """The body of an OffsetForLeaderEpoch response, versions 2-4."""
 
-    __slots__ = ("throttle_time_ms", "topics")
-    API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 2, 4, None, None),
-        ("topics", "[]OffsetForLeaderTopicResult", 2, 4, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[OffsetForLeaderTopicResult] = NEW_LIST,
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.topics = [] if topics is NEW_LIST else topics
+    throttle_time_ms: int = field("int32", 2, 4)
+    topics: list[OffsetForLeaderTopicResult] = field("[]OffsetForLeaderTopicResult", 2, 4)

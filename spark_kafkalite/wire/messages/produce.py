@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ZERO_UUID, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 Buffer = bytes | bytearray | memoryview
 
@@ -12,221 +12,74 @@ Buffer = bytes | bytearray | memoryview
 class PartitionProduceData(Message):
     """Part of ProduceRequest, versions 3-13."""
 
-    __slots__ = ("index", "records")
-    SCHEMA = (
-        ("index", "int32", 3, 13, None, None),
-        ("records", "records", 3, 13, 3, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        index: int = 0,
-        records: Buffer | None = None,
-    ) -> None:
-        self.index = index
-        self.records = records
+    index: int = field("int32", 3, 13)
+    records: Buffer | None = field("records", 3, 13, nullable_from=3)
 
 
 class TopicProduceData(Message):
     """Part of ProduceRequest, versions 3-13."""
 
-    __slots__ = ("name", "partition_data", "topic_id")
-    SCHEMA = (
-        ("topic_id", "uuid", 13, 13, None, None),
-        ("name", "string", 3, 12, None, None),
-        ("partition_data", "[]PartitionProduceData", 3, 13, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_id: bytes = ZERO_UUID,
-        name: str = "",
-        partition_data: list[PartitionProduceData] = NEW_LIST,
-    ) -> None:
-        self.topic_id = topic_id
-        self.name = name
-        self.partition_data = [] if partition_data is NEW_LIST else partition_data
+    topic_id: bytes = field("uuid", 13, 13)
+    name: str = field("string", 3, 12)
+    partition_data: list[PartitionProduceData] = field("[]PartitionProduceData", 3, 13)
 
 
-class ProduceRequest(ApiMessage):
+class ProduceRequest(RequestBody, api_key=ApiKey.PRODUCE):
     """The body of a Produce request, versions 3-13."""
 
-    __slots__ = ("acks", "timeout_ms", "topic_data", "transactional_id")
-    API_KEY = ApiKey.PRODUCE
-    IS_REQUEST = True
-    SCHEMA = (
-        ("transactional_id", "string", 3, 13, 3, None),
-        ("acks", "int16", 3, 13, None, None),
-        ("timeout_ms", "int32", 3, 13, None, None),
-        ("topic_data", "[]TopicProduceData", 3, 13, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        transactional_id: str | None = None,
-        acks: int = 0,
-        timeout_ms: int = 0,
-        topic_data: list[TopicProduceData] = NEW_LIST,
-    ) -> None:
-        self.transactional_id = transactional_id
-        self.acks = acks
-        self.timeout_ms = timeout_ms
-        self.topic_data = [] if topic_data is NEW_LIST else topic_data
+    transactional_id: str | None = field("string", 3, 13, nullable_from=3, default=None)
+    acks: int = field("int16", 3, 13)
+    timeout_ms: int = field("int32", 3, 13)
+    topic_data: list[TopicProduceData] = field("[]TopicProduceData", 3, 13)
 
 
 class BatchIndexAndErrorMessage(Message):
     """Part of ProduceResponse, versions 8-13."""
 
-    __slots__ = ("batch_index", "batch_index_error_message")
-    SCHEMA = (
-        ("batch_index", "int32", 8, 13, None, None),
-        ("batch_index_error_message", "string", 8, 13, 8, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        batch_index: int = 0,
-        batch_index_error_message: str | None = None,
-    ) -> None:
-        self.batch_index = batch_index
-        self.batch_index_error_message = batch_index_error_message
+    batch_index: int = field("int32", 8, 13)
+    batch_index_error_message: str | None = field("string", 8, 13, nullable_from=8, default=None)
 
 
 class LeaderIdAndEpoch(Message):
     """Part of ProduceResponse, versions 10-13."""
 
-    __slots__ = ("leader_epoch", "leader_id")
-    SCHEMA = (
-        ("leader_id", "int32", 10, 13, None, None),
-        ("leader_epoch", "int32", 10, 13, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        leader_id: int = -1,
-        leader_epoch: int = -1,
-    ) -> None:
-        self.leader_id = leader_id
-        self.leader_epoch = leader_epoch
+    leader_id: int = field("int32", 10, 13, default=-1)
+    leader_epoch: int = field("int32", 10, 13, default=-1)
 
 
 class PartitionProduceResponse(Message):
     """Part of ProduceResponse, versions 3-13."""
 
-    __slots__ = (
-        "base_offset",
-        "current_leader",
-        "error_code",
-        "error_message",
-        "index",
-        "log_append_time_ms",
-        "log_start_offset",
-        "record_errors",
-    )
-    SCHEMA = (
-        ("index", "int32", 3, 13, None, None),
-        ("error_code", "int16", 3, 13, None, None),
-        ("base_offset", "int64", 3, 13, None, None),
-        ("log_append_time_ms", "int64", 3, 13, None, None),
-        ("log_start_offset", "int64", 5, 13, None, None),
-        ("record_errors", "[]BatchIndexAndErrorMessage", 8, 13, None, None),
-        ("error_message", "string", 8, 13, 8, None),
-        ("current_leader", "LeaderIdAndEpoch", 10, 13, None, 0),
-    )
-
-    def __init__(
-        self,
-        *,
-        index: int = 0,
-        error_code: int = 0,
-        base_offset: int = 0,
-        log_append_time_ms: int = -1,
-        log_start_offset: int = -1,
-        record_errors: list[BatchIndexAndErrorMessage] = NEW_LIST,
-        error_message: str | None = None,
-        current_leader: LeaderIdAndEpoch | None = None,
-    ) -> None:
-        self.index = index
-        self.error_code = error_code
-        self.base_offset = base_offset
-        self.log_append_time_ms = log_append_time_ms
-        self.log_start_offset = log_start_offset
-        self.record_errors = [] if record_errors is NEW_LIST else record_errors
-        self.error_message = error_message
-        self.current_leader = LeaderIdAndEpoch() if current_leader is None else current_leader
+    index: int = field("int32", 3, 13)
+    error_code: int = field("int16", 3, 13)
+    base_offset: int = field("int64", 3, 13)
+    log_append_time_ms: int = field("int64", 3, 13, default=-1)
+    log_start_offset: int = field("int64", 5, 13, default=-1)
+    record_errors: list[BatchIndexAndErrorMessage] = field("[]BatchIndexAndErrorMessage", 8, 13)
+    error_message: str | None = field("string", 8, 13, nullable_from=8, default=None)
+    current_leader: LeaderIdAndEpoch = field("LeaderIdAndEpoch", 10, 13, tag=0)
 
 
 class TopicProduceResponse(Message):
     """Part of ProduceResponse, versions 3-13."""
 
-    __slots__ = ("name", "partition_responses", "topic_id")
-    SCHEMA = (
-        ("topic_id", "uuid", 13, 13, None, None),
-        ("name", "string", 3, 12, None, None),
-        ("partition_responses", "[]PartitionProduceResponse", 3, 13, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        topic_id: bytes = ZERO_UUID,
-        name: str = "",
-        partition_responses: list[PartitionProduceResponse] = NEW_LIST,
-    ) -> None:
-        self.topic_id = topic_id
-        self.name = name
-        self.partition_responses = [] if partition_responses is NEW_LIST else partition_responses
+    topic_id: bytes = field("uuid", 13, 13)
+    name: str = field("string", 3, 12)
+    partition_responses: list[PartitionProduceResponse] = field("[]PartitionProduceResponse", 3, 13)
 
 
 class NodeEndpoint(Message):
     """Part of ProduceResponse, versions 10-13."""
 
-    __slots__ = ("host", "node_id", "port", "rack")
-    SCHEMA = (
-        ("node_id", "int32", 10, 13, None, None),
-        ("host", "string", 10, 13, None, None),
-        ("port", "int32", 10, 13, None, None),
-        ("rack", "string", 10, 13, 10, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        node_id: int = 0,
-        host: str = "",
-        port: int = 0,
-        rack: str | None = None,
-    ) -> None:
-        self.node_id = node_id
-        self.host = host
-        self.port = port
-        self.rack = rack
+    node_id: int = field("int32", 10, 13)
+    host: str = field("string", 10, 13)
+    port: int = field("int32", 10, 13)
+    rack: str | None = field("string", 10, 13, nullable_from=10, default=None)
 
 
-class ProduceResponse(ApiMessage):
+class ProduceResponse(ResponseBody, api_key=ApiKey.PRODUCE):
     """The body of a Produce response, versions 3-13."""
 
-    __slots__ = ("node_endpoints", "responses", "throttle_time_ms")
-    API_KEY = ApiKey.PRODUCE
-    IS_REQUEST = False
-    SCHEMA = (
-        ("responses", "[]TopicProduceResponse", 3, 13, None, None),
-        ("throttle_time_ms", "int32", 3, 13, None, None),
-        ("node_endpoints", "[]NodeEndpoint", 10, 13, None, 0),
-    )
-
-    def __init__(
-        self,
-        *,
-        responses: list[TopicProduceResponse] = NEW_LIST,
-        throttle_time_ms: int = 0,
-        node_endpoints: list[NodeEndpoint] = NEW_LIST,
-    ) -> None:
-        self.responses = [] if responses is NEW_LIST else responses
-        self.throttle_time_ms = throttle_time_ms
-        self.node_endpoints = [] if node_endpoints is NEW_LIST else node_endpoints
+    responses: list[TopicProduceResponse] = field("[]TopicProduceResponse", 3, 13)
+    throttle_time_ms: int = field("int32", 3, 13)
+    node_endpoints: list[NodeEndpoint] = field("[]NodeEndpoint", 10, 13, tag=0)

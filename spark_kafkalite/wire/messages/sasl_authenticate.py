@@ -4,47 +4,19 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import ApiMessage
+from spark_kafkalite.wire.message import RequestBody, ResponseBody, field
 
 
-class SaslAuthenticateRequest(ApiMessage):
+class SaslAuthenticateRequest(RequestBody, api_key=ApiKey.SASL_AUTHENTICATE):
     """The body of a SaslAuthenticate request, versions 0-2."""
 
-    __slots__ = ("auth_bytes",)
-    API_KEY = ApiKey.SASL_AUTHENTICATE
-    IS_REQUEST = True
-    SCHEMA = (("auth_bytes", "bytes", 0, 2, None, None),)
-
-    def __init__(
-        self,
-        *,
-        auth_bytes: bytes = b"",
-    ) -> None:
-        self.auth_bytes = auth_bytes
+    auth_bytes: bytes = field("bytes", 0, 2)
 
 
-class SaslAuthenticateResponse(ApiMessage):
+class SaslAuthenticateResponse(ResponseBody, api_key=ApiKey.SASL_AUTHENTICATE):
     """The body of a SaslAuthenticate response, versions 0-2."""
 
-    __slots__ = ("auth_bytes", "error_code", "error_message", "session_lifetime_ms")
-    API_KEY = ApiKey.SASL_AUTHENTICATE
-    IS_REQUEST = False
-    SCHEMA = (
-        ("error_code", "int16", 0, 2, None, None),
-        ("error_message", "string", 0, 2, 0, None),
-        ("auth_bytes", "bytes", 0, 2, None, None),
-        ("session_lifetime_ms", "int64", 1, 2, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        error_message: str | None = None,
-        auth_bytes: bytes = b"",
-        session_lifetime_ms: int = 0,
-    ) -> None:
-        self.error_code = error_code
-        self.error_message = error_message
-        self.auth_bytes = auth_bytes
-        self.session_lifetime_ms = session_lifetime_ms
+    error_code: int = field("int16", 0, 2)
+    error_message: str | None = field("string", 0, 2, nullable_from=0, default=None)
+    auth_bytes: bytes = field("bytes", 0, 2)
+    session_lifetime_ms: int = field("int64", 1, 2)

@@ -4,41 +4,17 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage
+from spark_kafkalite.wire.message import RequestBody, ResponseBody, field
 
 
-class SaslHandshakeRequest(ApiMessage):
+class SaslHandshakeRequest(RequestBody, api_key=ApiKey.SASL_HANDSHAKE):
     """The body of a SaslHandshake request, versions 0-1."""
 
-    __slots__ = ("mechanism",)
-    API_KEY = ApiKey.SASL_HANDSHAKE
-    IS_REQUEST = True
-    SCHEMA = (("mechanism", "string", 0, 1, None, None),)
-
-    def __init__(
-        self,
-        *,
-        mechanism: str = "",
-    ) -> None:
-        self.mechanism = mechanism
+    mechanism: str = field("string", 0, 1)
 
 
-class SaslHandshakeResponse(ApiMessage):
+class SaslHandshakeResponse(ResponseBody, api_key=ApiKey.SASL_HANDSHAKE):
     """The body of a SaslHandshake response, versions 0-1."""
 
-    __slots__ = ("error_code", "mechanisms")
-    API_KEY = ApiKey.SASL_HANDSHAKE
-    IS_REQUEST = False
-    SCHEMA = (
-        ("error_code", "int16", 0, 1, None, None),
-        ("mechanisms", "[]string", 0, 1, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        mechanisms: list[str] = NEW_LIST,
-    ) -> None:
-        self.error_code = error_code
-        self.mechanisms = [] if mechanisms is NEW_LIST else mechanisms
+    error_code: int = field("int16", 0, 1)
+    mechanisms: list[str] = field("[]string", 0, 1)

@@ -4,97 +4,33 @@
 from __future__ import annotations
 
 from spark_kafkalite.wire.api_keys import ApiKey
-from spark_kafkalite.wire.message import NEW_LIST, ApiMessage, Message
+from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, field
 
 
 class SyncGroupRequestAssignment(Message):
     """Part of SyncGroupRequest, versions 0-5."""
 
-    __slots__ = ("assignment", "member_id")
-    SCHEMA = (
-        ("member_id", "string", 0, 5, None, None),
-        ("assignment", "bytes", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        member_id: str = "",
-        assignment: bytes = b"",
-    ) -> None:
-        self.member_id = member_id
-        self.assignment = assignment
+    member_id: str = field("string", 0, 5)
+    assignment: bytes = field("bytes", 0, 5)
 
 
-class SyncGroupRequest(ApiMessage):
+class SyncGroupRequest(RequestBody, api_key=ApiKey.SYNC_GROUP):
     """The body of a SyncGroup request, versions 0-5."""
 
-    __slots__ = (
-        "assignments",
-        "generation_id",
-        "group_id",
-        "group_instance_id",
-        "member_id",
-        "protocol_name",
-        "protocol_type",
-    )
-    API_KEY = ApiKey.SYNC_GROUP
-    IS_REQUEST = True
-    SCHEMA = (
-        ("group_id", "string", 0, 5, None, None),
-        ("generation_id", "int32", 0, 5, None, None),
-        ("member_id", "string", 0, 5, None, None),
-        ("group_instance_id", "string", 3, 5, 3, None),
-        ("protocol_type", "string", 5, 5, 5, None),
-        ("protocol_name", "string", 5, 5, 5, None),
-        ("assignments", "[]SyncGroupRequestAssignment", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        generation_id: int = 0,
-        member_id: str = "",
-        group_instance_id: str | None = None,
-        protocol_type: str | None = None,
-        protocol_name: str | None = None,
-        assignments: list[SyncGroupRequestAssignment] = NEW_LIST,
-    ) -> None:
-        self.group_id = group_id
-        self.generation_id = generation_id
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.protocol_type = protocol_type
-        self.protocol_name = protocol_name
-        self.assignments = [] if assignments is NEW_LIST else assignments
+    group_id: str = field("string", 0, 5)
+    generation_id: int = field("int32", 0, 5)
+    member_id: str = field("string", 0, 5)
+    group_instance_id: str | None = field("string", 3, 5, nullable_from=3, default=None)
+    protocol_type: str | None = field("string", 5, 5, nullable_from=5, default=None)
+    protocol_name: str | None = field("string", 5, 5, nullable_from=5, default=None)
+    assignments: list[SyncGroupRequestAssignment] = field("[]SyncGroupRequestAssignment", 0, 5)
 
 
-class SyncGroupResponse(ApiMessage):
+class SyncGroupResponse(ResponseBody, api_key=ApiKey.SYNC_GROUP):
     """The body of a SyncGroup response, versions 0-5."""
 
-    __slots__ = ("assignment", "error_code", "protocol_name", "protocol_type", "throttle_time_ms")
-    API_KEY = ApiKey.SYNC_GROUP
-    IS_REQUEST = False
-    SCHEMA = (
-        ("throttle_time_ms", "int32", 1, 5, None, None),
-        ("error_code", "int16", 0, 5, None, None),
-        ("protocol_type", "string", 5, 5, 5, None),
-        ("protocol_name", "string", 5, 5, 5, None),
-        ("assignment", "bytes", 0, 5, None, None),
-    )
-
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        protocol_type: str | None = None,
-        protocol_name: str | None = None,
-        assignment: bytes = b"",
-    ) -> None:
-        self.throttle_time_ms = throttle_time_ms
-        self.error_code = error_code
-        self.protocol_type = protocol_type
-        self.protocol_name = protocol_name
-        self.assignment = assignment
+    throttle_time_ms: int = field("int32", 1, 5)
+    error_code: int = field("int16", 0, 5)
+    protocol_type: str | None = field("string", 5, 5, nullable_from=5, default=None)
+    protocol_name: str | None = field("string", 5, 5, nullable_from=5, default=None)
+    assignment: bytes = field("bytes", 0, 5)

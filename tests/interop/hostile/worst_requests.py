@@ -387,7 +387,8 @@ ALL = [
     Worst("a proof of 8 MB", 36, lambda: frame(
         sasl_authenticate.SaslAuthenticateRequest(auth_bytes=b"n,,n=" + b"x" * 8_000_000), 2)),
     Worst("what differs in 200,000 ranges, asked by no broker", 10001, lambda: frame(
-        compare_replicas.CompareReplicasRequest(damaged=[compare_replicas.ComparedRange()] * 200_000), 0)),
+        compare_replicas.CompareReplicasRequest(damaged=[compare_replicas.ComparedRange()] * 200_000), 0),
+        refused=True),
     Worst("the cluster with tags", 60, lambda: tags(describe_cluster.DescribeClusterRequest(), 1, 4_000)),
     Worst("resources of 250,000 types", 74, lambda: resources_of([TOPIC, BROKER, LOGGER] * (MANY // 3))),
     Worst("description of ACLs with tags", 29, lambda: tags(acls_described.DescribeAclsRequest(), 3, 4_000)),

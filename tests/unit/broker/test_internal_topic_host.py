@@ -68,7 +68,9 @@ class Stage:
             1 << 26,
             lambda partition, error: None,  # type: ignore[arg-type]
         )
-        services.on_role_change = lambda partition: self.roles.append((partition.is_leader, partition.leader_epoch))
+        services.on_role_change.append(
+            lambda partition: self.roles.append((partition.is_leader, partition.leader_epoch))
+        )
         fs.make_directories("/logs")
         config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
         host = LogHost.alone(OpenFiles(fs), "/logs", self.clock)
@@ -83,7 +85,7 @@ class Stage:
         return self.host.append_committed(0, make_batch([b"v" * size], key=b"k"), epoch)
 
     async def read(self) -> list[bytes | None]:
-        return [values_of(bytes(batch))[0][1] async for _, batch in self.host.read_committed(0)]
+        return [values_of(bytes(batch))[0][1] async for _, batch in self.host.read_replicated(0)]
 
 
 def stage(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -198,7 +200,7 @@ async def test_large_logs_are_read_in_pieces_and_what_comes_meanwhile_is_not() -
     for number in range(300):
         on.append(size=3000 + number)
     found = []
-    async for header, batch in on.host.read_committed(0):
+    async for header, batch in on.host.read_replicated(0):
         assert header.size_bytes == len(batch)
         found.append(header.base_offset)
         if len(found) == 100:
@@ -291,28 +293,12 @@ async def test_partitions_tell_of_their_role() -> None:
 
 
 @stage
-async def test_shards_follow_the_role_of_their_partition_alone() -> None:
-    on = Stage()
-    seen: list[tuple[str, int, int]] = []
-    shards: Any = SimpleNamespace(
-        lead=lambda number, epoch: seen.append(("lead", number, epoch)),
-        resign=lambda number: seen.append(("resign", number, -1)),
-    )
-    on.host.role_changed(shards, on.partition)
-    on.partition.resign(2, 4, 2)
-    on.host.role_changed(shards, on.partition)
-    other: Any = SimpleNamespace(topic_partition=TopicPartition("t", 0), is_leader=True, leader_epoch=1)
-    on.host.role_changed(shards, other)
-    assert seen == [("lead", 0, 3), ("resign", 0, -1)]
-
-
-@stage
 async def test_a_batch_whose_flush_comes_late_is_applied_then() -> None:
     on = Stage(flush_before_ack=True)
     on.host.topic = replace(TOPIC, commit_timeout_ms=1)  # type: ignore[misc]
     on.host.partition_count = lambda: 1  # type: ignore[method-assign]
     shards = Shards(on.host, Counters, on.clock)
-    on.host.role_changed(shards, on.partition)
+    shards.lead(0, on.partition.leader_epoch)
     await until(lambda: not shards.is_loading)
     shard = shards.shard_of("c")
     with pytest.raises(RequestTimedOut):
@@ -321,7 +307,7 @@ async def test_a_batch_whose_flush_comes_late_is_applied_then() -> None:
     on.io.run_all()
     await until(lambda: shard.state.values == {"c": 1})
     on.partition.resign(2, 4, 2)
-    on.host.role_changed(shards, on.partition)
+    shards.resign(0)
     with pytest.raises(NotCoordinator):
         shards.shard_of("c")
 

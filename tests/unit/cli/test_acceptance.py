@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from spark_kafkalite.cli.cluster.acceptance import OtherLog, acceptance
+from spark_kafkalite.cli.cluster.losses import OtherLog, acceptance
 from spark_kafkalite.log.damaged_ranges import merged
 
 

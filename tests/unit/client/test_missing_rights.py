@@ -108,7 +108,7 @@ def test_records_fail_when_their_topic_may_not_be_seen_any_more(
 def test_a_producer_id_that_may_not_be_had_is_said_to_need_a_right(rights: Rights, settings: dict[str, object]) -> None:
     rights.taken = {ApiKey.INIT_PRODUCER_ID}
     with Producer(settings) as producer:
-        with pytest.raises(ClusterAuthorizationFailed, match=r"WRITE on a topic, or IDEMPOTENT_WRITE.*enable\.idemp"):
+        with pytest.raises(ClusterAuthorizationFailed, match=r"IDEMPOTENT_WRITE.*WRITE on a topic.*enable\.idemp"):
             producer.send("t", b"x").result(PATIENCE_S)
         rights.taken = set()
         producer.send("t", b"x").result(PATIENCE_S)

@@ -57,7 +57,7 @@ class HostDouble:
             else:
                 done.set_exception(error)
 
-    async def read_committed(self, partition: int) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
+    async def read_replicated(self, partition: int) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
         for batch in list(self.batches):
             if self.gate is not None:
                 await self.gate.wait()

@@ -125,7 +125,7 @@ def test_a_log_that_cannot_be_read_is_tried_again(
         host = counter_host()
         host.add(ONE)
         host.add((b"\0\0d", b"\0\0\0\2"))
-        whole, read = host.batches[1], host.read_committed
+        whole, read = host.batches[1], host.read_replicated
 
         async def failing(partition: int):  # type: ignore[no-untyped-def]
             async for one in read(partition):
@@ -135,7 +135,7 @@ def test_a_log_that_cannot_be_read_is_tried_again(
         if problem == "damaged":
             host.batches[1] = whole[:-1] + b"?"
         else:
-            host.read_committed = failing  # type: ignore[method-assign]
+            host.read_replicated = failing  # type: ignore[method-assign]
         shards = shards_over(host)
         shards.lead(0, 1)
         for _ in range(50):
@@ -148,7 +148,7 @@ def test_a_log_that_cannot_be_read_is_tried_again(
         # Half of it is not served: that would take the rest back.
         with pytest.raises(CoordinatorLoadInProgress):
             shards.shard_of("c")
-        host.batches[1], host.read_committed = whole, read  # type: ignore[method-assign]
+        host.batches[1], host.read_replicated = whole, read  # type: ignore[method-assign]
         await until(lambda: not shards.is_loading)
         assert shards.shard_of("c").state.values == {"c": 1, "d": 2}
         shards.close()

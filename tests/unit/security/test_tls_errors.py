@@ -118,7 +118,7 @@ def test_the_servers_words_about_a_client(version: str) -> None:
     with pytest.raises(SslHandshakeFailed):
         both.handshake()
     move(both.client, both.server)
-    with pytest.raises(SslHandshakeFailed, match=r"the client refuses our certificate \(its alert: unknown_ca\)$"):
+    with pytest.raises(SslHandshakeFailed, match=r"refuses this broker's certificate \(its alert: unknown_ca\)$"):
         both.server.handshake()
 
 

@@ -5,8 +5,14 @@ from pyspark.sql.types import StructType
 from spark_kafkalite.errors import DeliveryTimeout, InvalidTimestamp
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options import writer_options
-from spark_kafkalite.spark.topic_retention import TimestampRules
-from spark_kafkalite.spark.writer import KafkaliteBatchWriter, WrittenMessage, _by_topic, _Expiry, check_schema
+from spark_kafkalite.spark.writer import (
+    KafkaliteBatchWriter,
+    TimestampRules,
+    WrittenMessage,
+    _by_topic,
+    _Expiry,
+    check_schema,
+)
 
 HEADERS = "array<struct<key:string,value:binary>>"
 

@@ -8,6 +8,7 @@ API_MODULES = (
     "alter_client_quotas",
     "alter_configs",
     "alter_partition_reassignments",
+    "alter_user_scram_credentials",
     "api_versions",
     "compare_replicas",
     "create_acls",

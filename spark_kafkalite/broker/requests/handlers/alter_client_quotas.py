@@ -9,6 +9,7 @@ Source: KIP-546, org.apache.kafka.controller.ClientQuotaControlManager.
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -21,6 +22,7 @@ from spark_kafkalite.wire.messages.alter_client_quotas import (
     EntityDataResponse,
     EntryDataResponse,
 )
+from spark_kafkalite.wire.rights import refused
 
 _NOT_BUILT = "Quotas of clients are not supported by this broker: nothing is limited, and nothing was changed"
 
@@ -30,6 +32,7 @@ def handle(
     context: BrokerContext, exchange: Exchange, message: AlterClientQuotasRequest
 ) -> Work[AlterClientQuotasResponse]:
     """Refuse to set quotas."""
+    may_alter = exchange.may(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
     answered = []
     for entry in message.entries:
         entity = []
@@ -41,6 +44,9 @@ def handle(
             yield None
             if not change.remove:
                 code, text = UnsupportedVersion.code, _NOT_BUILT
+        if not may_alter:
+            refusal = refused(ResourceType.CLUSTER)
+            code, text = refusal.code, str(refusal)
         answered.append(EntryDataResponse(error_code=code, error_message=text, entity=entity))
         yield None
     return AlterClientQuotasResponse(entries=answered)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import MOST_NAMED, log_change, some_of
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -41,6 +42,7 @@ async def handle(
     """Change reassignments, here or at the controller."""
     allows = message.allow_replication_factor_change
     try:
+        exchange.require(Operation.ALTER, ResourceType.CLUSTER)
         answer: AlterPartitionReassignmentsResponse | None = await context.topics.controller_link.hand_on(
             message, exchange.api_version, _is_refused, exchange.session
         )

@@ -37,10 +37,11 @@ def handle(context: BrokerContext, exchange: Exchange, message: ApiVersionsReque
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=InvalidRequest.code)
         exchange.session.client_software_name, exchange.session.client_software_version = name, version
+    exchange.session.versions_answered()
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=api.key, min_version=api.advertised_from, max_version=api.max_version)
             for api in sorted(SERVED_APIS.values(), key=lambda api: api.key)
-            if api.is_advertised
+            if not api.brokers_only
         ]
     )

@@ -13,21 +13,18 @@ from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.comparing import UNREADABLE, Side, verdict
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.errors import ClusterAuthorizationFailed, KafkaError, UnknownTopicId
+from spark_kafkalite.errors import KafkaError, UnknownTopicId
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.inner.compare_replicas import ComparedRange, CompareReplicasRequest, CompareReplicasResponse
 
 
-@handles(ApiKey.COMPARE_REPLICAS, 0, 0, is_advertised=False)
+@handles(ApiKey.COMPARE_REPLICAS, 0, 0, brokers_only=True)
 async def handle(
     context: BrokerContext, exchange: Exchange, message: CompareReplicasRequest
 ) -> CompareReplicasResponse:
     """Answer for one range."""
     try:
-        broker_id = exchange.session.broker_id
-        if broker_id is None:
-            raise ClusterAuthorizationFailed("only the brokers of the cluster compare replicas")
         exchange.session.check_replica(message.replica_id)
         name = context.cluster.topic_name(message.topic_id)
         if name is None:

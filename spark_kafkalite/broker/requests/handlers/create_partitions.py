@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -30,13 +31,47 @@ from spark_kafkalite.wire.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+from spark_kafkalite.wire.rights import refused
 
 
 @handles(ApiKey.CREATE_PARTITIONS, 0, 3)
 async def handle(
     context: BrokerContext, exchange: Exchange, message: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Extend topics, here or at the controller; each has its own outcome."""
+    """Extend those of the topics that the client may alter; each has its own outcome."""
+    if not exchange.has_limits:
+        return await _extend(context, exchange, message)
+    # Here, because what is handed on comes from a broker.
+    forbidden = await context.work(exchange, _taken_out(exchange, message))
+    answer = CreatePartitionsResponse()
+    if message.topics or not forbidden:
+        answer = await _extend(context, exchange, message)
+    for name in forbidden:
+        refusal = refused(ResourceType.TOPIC)
+        answer.results.append(
+            CreatePartitionsTopicResult(name=name, error_code=refusal.code, error_message=str(refusal))
+        )
+    return answer
+
+
+def _taken_out(exchange: Exchange, message: CreatePartitionsRequest) -> Work[list[str]]:
+    """Take the topics that the client may not alter out of the request, and return their names, each once."""
+    allowed = []
+    forbidden: dict[str, None] = {}
+    for topic in message.topics:
+        yield None
+        if exchange.may(Operation.ALTER, ResourceType.TOPIC, topic.name):
+            allowed.append(topic)
+        else:
+            forbidden[topic.name] = None
+    message.topics = allowed
+    return list(forbidden)
+
+
+async def _extend(
+    context: BrokerContext, exchange: Exchange, message: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Extend topics, here or at the controller."""
     until_s = context.loop.time() + max(message.timeout_ms, 0) / 1000
     try:
         answer: CreatePartitionsResponse | None = await context.topics.controller_link.hand_on(

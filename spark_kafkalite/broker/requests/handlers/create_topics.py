@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -31,6 +32,7 @@ from spark_kafkalite.errors import (
     KafkaError,
     NotController,
     RequestTimedOut,
+    TopicAuthorizationFailed,
 )
 from spark_kafkalite.log.config_sources import describe_topic
 from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
@@ -46,6 +48,7 @@ from spark_kafkalite.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from spark_kafkalite.wire.rights import refused
 
 _Outcomes = dict[str, TopicAssignment | KafkaError]
 
@@ -54,6 +57,49 @@ _DEFAULT = -1
 
 @handles(ApiKey.CREATE_TOPICS, 2, 7)
 async def handle(context: BrokerContext, exchange: Exchange, message: CreateTopicsRequest) -> CreateTopicsResponse:
+    """Create those of the topics that the client may create."""
+    if not exchange.has_limits:
+        return await _create(context, exchange, message)
+    # Here, because what is handed on comes from a broker.
+    forbidden = await context.work(exchange, _taken_out(exchange, message))
+    answer = CreateTopicsResponse()
+    if message.topics or not forbidden:
+        answer = await _create(context, exchange, message)
+    await context.work(exchange, _configs_hidden(exchange, answer))
+    for name in forbidden:
+        refusal = refused(ResourceType.TOPIC)
+        answer.topics.append(CreatableTopicResult(name=name, error_code=refusal.code, error_message=str(refusal)))
+    return answer
+
+
+def _taken_out(exchange: Exchange, message: CreateTopicsRequest) -> Work[list[str]]:
+    """Take the topics that the client may not create out of the request, and return their names, each once."""
+    if exchange.may(Operation.CREATE, ResourceType.CLUSTER, is_probe=True):
+        return []
+    allowed = []
+    forbidden: dict[str, None] = {}
+    for topic in message.topics:
+        yield None
+        if exchange.may(Operation.CREATE, ResourceType.TOPIC, topic.name):
+            allowed.append(topic)
+        else:
+            forbidden[topic.name] = None
+    message.topics = allowed
+    return list(forbidden)
+
+
+def _configs_hidden(exchange: Exchange, answer: CreateTopicsResponse) -> Work[None]:
+    """Hide size and settings of topics whose settings the client may not describe."""
+    for topic in answer.topics:
+        yield None
+        if topic.error_code or exchange.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name, is_probe=True):
+            continue
+        topic.topic_config_error_code = TopicAuthorizationFailed.code
+        topic.num_partitions = topic.replication_factor = -1
+        topic.configs = []
+
+
+async def _create(context: BrokerContext, exchange: Exchange, message: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics, here or at the controller."""
     until_s = context.loop.time() + max(message.timeout_ms, 0) / 1000
     try:

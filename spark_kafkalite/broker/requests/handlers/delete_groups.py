@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -29,6 +30,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: DeleteGrou
 
     async def outcome(group_id: str) -> int:
         try:
+            exchange.require(Operation.DELETE, ResourceType.GROUP, group_id)
             await context.groups.delete(group_id)
         except KafkaError as error:
             return error.code

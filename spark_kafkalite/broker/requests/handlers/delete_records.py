@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.administrative_log import MOST_NAMED, log_change, some_of
@@ -47,7 +48,7 @@ _NO_LOW_WATERMARK = -1
 @handles(ApiKey.DELETE_RECORDS, 0, 2)
 async def handle(context: BrokerContext, exchange: Exchange, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Move log starts; each partition has its own outcome."""
-    moves, outcomes = await context.work(exchange, _checked(context, message))
+    moves, outcomes = await context.work(exchange, _checked(context, exchange, message))
     failed: dict[Partition, KafkaError] = {**await context.retention.advance_log_starts(moves)}
     moved = [each for each in moves if each not in failed]
     if moved:
@@ -89,7 +90,7 @@ def _problem(partition: Partition) -> KafkaError | None:
 
 
 def _checked(
-    context: BrokerContext, message: DeleteRecordsRequest
+    context: BrokerContext, exchange: Exchange, message: DeleteRecordsRequest
 ) -> Work[tuple[dict[Partition, int], dict[TopicPartition, Partition | int]]]:
     """Return where which logs are to start, and each partition or the code of what is wrong with it."""
     moves: dict[Partition, int] = {}
@@ -99,6 +100,7 @@ def _checked(
             yield None
             key = TopicPartition(topic.name, asked.partition_index)
             try:
+                exchange.require(Operation.DELETE, ResourceType.TOPIC, topic.name)
                 if key in outcomes:
                     raise InvalidRequest(f"{key} is named twice")
                 if topic.name in INTERNAL_TOPICS:

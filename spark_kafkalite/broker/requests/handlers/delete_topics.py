@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -36,10 +37,12 @@ from spark_kafkalite.wire.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from spark_kafkalite.wire.rights import refused
 
 # What was asked for, by name or id, each once: the topic that it means, None when there is none, and what is wrong.
 _Resolved = dict[tuple[str | None, bytes], tuple[str | None, KafkaError | None]]
 
+_UNKNOWN_ID = "This server does not host this topic ID."
 _DUPLICATE_NAME = "Duplicate topic name."
 _FIRST_VERSION_BY_ID = 6
 _FIRST_VERSION_WITH_DISABLED = 3
@@ -47,7 +50,70 @@ _FIRST_VERSION_WITH_DISABLED = 3
 
 @handles(ApiKey.DELETE_TOPICS, 1, 6)
 async def handle(context: BrokerContext, exchange: Exchange, message: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Delete topics, here or at the controller; each has its own outcome."""
+    """Delete those of the topics that the client may delete; each has its own outcome."""
+    if not exchange.has_limits:
+        return await _delete(context, exchange, message)
+    # Here, because what is handed on comes from a broker.
+    forbidden = await context.work(exchange, _taken_out(context, exchange, message))
+    answer = DeleteTopicsResponse()
+    if message.topics or message.topic_names or not forbidden:
+        answer = await _delete(context, exchange, message)
+    answer.responses += forbidden
+    return answer
+
+
+def _taken_out(
+    context: BrokerContext, exchange: Exchange, message: DeleteTopicsRequest
+) -> Work[list[DeletableTopicResult]]:
+    """Take the topics that the client may not delete out of the request, and return their answers, each once.
+
+    An id that this broker does not know is refused as unknown: nobody else asks for the rights on its name.
+    """
+    refused_names: dict[tuple[str | None, bytes], DeletableTopicResult] = {}
+    allowed_names, allowed_topics = [], []
+    for name in message.topic_names:
+        yield None
+        if _may_delete(exchange, name):
+            allowed_names.append(name)
+        else:
+            refused_names[name, ZERO_UUID] = _result(name, ZERO_UUID, refused(ResourceType.TOPIC))
+    for topic in message.topics:
+        yield None
+        if (topic.name is None) == (topic.topic_id == ZERO_UUID):
+            # Malformed, which is answered as such.
+            allowed_topics.append(topic)
+            continue
+        meant = context.cluster.topic_name(topic.topic_id) if topic.name is None else topic.name
+        if meant is None:
+            problem: KafkaError = UnknownTopicId(_UNKNOWN_ID)
+            refused_names[None, topic.topic_id] = _result(None, topic.topic_id, problem)
+        elif _may_delete(exchange, meant):
+            allowed_topics.append(topic)
+        else:
+            # The name of an id only for a client that may describe the topic.
+            is_shown = topic.name is not None or exchange.may(
+                Operation.DESCRIBE, ResourceType.TOPIC, meant, is_probe=True
+            )
+            refused_names[topic.name, topic.topic_id] = _result(
+                meant if is_shown else None, topic.topic_id, refused(ResourceType.TOPIC)
+            )
+    message.topic_names, message.topics = allowed_names, allowed_topics
+    return list(refused_names.values())
+
+
+def _may_delete(exchange: Exchange, name: str) -> bool:
+    """Source: kafka.server.ControllerApis.deleteTopics, which asks for both."""
+    return exchange.may(Operation.DESCRIBE, ResourceType.TOPIC, name, is_probe=True) and exchange.may(
+        Operation.DELETE, ResourceType.TOPIC, name
+    )
+
+
+def _result(name: str | None, topic_id: bytes, error: KafkaError) -> DeletableTopicResult:
+    return DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=str(error))
+
+
+async def _delete(context: BrokerContext, exchange: Exchange, message: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """Delete topics, here or at the controller."""
     until_s = context.loop.time() + max(message.timeout_ms, 0) / 1000
     # Before: afterwards this broker may know no more what an id has meant.
     ids = await context.work(exchange, _ids_asked(context, message))
@@ -95,9 +161,7 @@ def _all_failed(exchange: Exchange, message: DeleteTopicsRequest, error: KafkaEr
     answer = DeleteTopicsResponse()
     for name, topic_id in (yield from counted(_asked(exchange, message))):
         yield None
-        answer.responses.append(
-            DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=str(error))
-        )
+        answer.responses.append(_result(name, topic_id, error))
     return answer
 
 
@@ -197,7 +261,7 @@ def _resolve(
     if name is None:
         found = context.cluster.topic_name(topic_id)
         if found is None:
-            return None, UnknownTopicId("This server does not host this topic ID.")
+            return None, UnknownTopicId(_UNKNOWN_ID)
         return found, None
     # A topic whose registry node cannot be read can be deleted still: that is the way out.
     if name not in context.cluster.topics and name not in context.cluster.unreadable_topics:

@@ -8,6 +8,7 @@ Source: KIP-546.
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -16,6 +17,7 @@ from spark_kafkalite.wire.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
+from spark_kafkalite.wire.rights import refused
 
 
 @handles(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, is_off=True)
@@ -23,4 +25,7 @@ def handle(
     context: BrokerContext, exchange: Exchange, message: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
     """Answer that there are no quotas."""
+    if not exchange.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
+        refusal = refused(ResourceType.CLUSTER)
+        return DescribeClientQuotasResponse(error_code=refusal.code, error_message=str(refusal), entries=None)
     return DescribeClientQuotasResponse(entries=[])

@@ -1,6 +1,6 @@
 """DescribeCluster (key 60), versions 0 and 1: cluster id, controller and live brokers.
 
-v0  plain; with authorized operations where the client asks for them (all of them: there is no authorizer)
+v0  plain; with authorized operations where the client asks for them
 v1  the client names what it means: brokers (1) or KRaft controllers (2); there are no KRaft controllers here
 
 A tagged field of our own, which other clients skip, has the version of each broker, as its registration names it.
@@ -9,7 +9,7 @@ A tagged field of our own, which other clients skip, has the version of each bro
 from __future__ import annotations
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from spark_kafkalite.broker.requests.authorized_operations import cluster_operations
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.registry.znodes import NO_LEADER
@@ -63,7 +63,7 @@ def handle(context: BrokerContext, exchange: Exchange, message: DescribeClusterR
         cluster_id=cluster.cluster_id,
         controller_id=controller_id,
         brokers=brokers,
-        cluster_authorized_operations=CLUSTER_OPERATIONS
-        if message.include_cluster_authorized_operations
-        else NOT_ASKED,
+        cluster_authorized_operations=cluster_operations(
+            exchange, is_asked=message.include_cluster_authorized_operations
+        ),
     )

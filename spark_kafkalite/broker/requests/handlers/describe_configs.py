@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from spark_kafkalite.acls import Operation
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.requests.config_resources import resource_of
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.settings import logger_levels
@@ -65,6 +67,7 @@ def handle(
         named.add((resource.resource_type, resource.resource_name))
         result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
         try:
+            exchange.require(Operation.DESCRIBE_CONFIGS, *resource_of(resource.resource_type, resource.resource_name))
             entries = _entries(context, resource)
             wanted = yield from filled(set(), resource.configuration_keys or ())
             result.configs = [entry for entry in entries if not wanted or entry.name in wanted]

@@ -5,15 +5,16 @@ before that they are those of no generation.
 
 v1  throttle time
 v2  same as v1
-v3  authorized operations (all of them: there is no authorizer)
+v3  authorized operations
 v4  instance ids
 v5  flexible
 """
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.requests.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
+from spark_kafkalite.broker.requests.authorized_operations import NOT_ASKED
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.group import Group
@@ -32,17 +33,20 @@ from spark_kafkalite.wire.messages.describe_groups import (
 @handles(ApiKey.DESCRIBE_GROUPS, 0, 5, groups_of=lambda message: message.groups)
 def handle(context: BrokerContext, exchange: Exchange, message: DescribeGroupsRequest) -> Work[DescribeGroupsResponse]:
     """A group's state, its members, and their assignments."""
-    operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
     answer = DescribeGroupsResponse()
     # One that is named twice is described once: a short request must not make a long answer.
     for group_id in (yield from counted(message.groups)):
         yield None
         try:
+            exchange.require(Operation.DESCRIBE, ResourceType.GROUP, group_id)
             described = _described(group_id, context.groups.describe(group_id))
         except KafkaError as error:
             described = DescribedGroup(group_id=group_id, error_code=error.code)
         else:
-            described.authorized_operations = operations
+            if message.include_authorized_operations:
+                described.authorized_operations = exchange.operations_on(ResourceType.GROUP, group_id)
+            else:
+                described.authorized_operations = NOT_ASKED
         answer.groups.append(described)
     return answer
 

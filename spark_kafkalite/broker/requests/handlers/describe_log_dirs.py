@@ -24,13 +24,14 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.replication.comparison import Comparison
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.errors import KafkaliteError, KafkaStorageError
+from spark_kafkalite.errors import ClusterAuthorizationFailed, KafkaliteError, KafkaStorageError
 from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work, filled, freed
@@ -49,6 +50,9 @@ async def handle(
     context: BrokerContext, exchange: Exchange, message: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Describe every directory, with all partitions or those asked for."""
+    wanted = Operation.ALTER if message.stands_still else Operation.DESCRIBE
+    if not exchange.may(wanted, ResourceType.CLUSTER):
+        return DescribeLogDirsResponse(error_code=ClusterAuthorizationFailed.code)
     if message.wants_host_logs:
         return await _host_logs(context, stands_still=message.stands_still)
     room = await _room(context)

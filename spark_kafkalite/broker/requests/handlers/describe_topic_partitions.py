@@ -17,11 +17,12 @@ Source: KIP-966, kafka.server.handlers.DescribeTopicPartitionsRequestHandler of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.session import Session
-from spark_kafkalite.broker.requests.authorized_operations import TOPIC_OPERATIONS
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.leaderless import is_leaderless, read_reports, why_leaderless
@@ -30,6 +31,7 @@ from spark_kafkalite.errors import (
     InvalidTopic,
     LeaderNotAvailable,
     ListenerNotFound,
+    TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
@@ -61,9 +63,14 @@ def handle(
     cursor = message.cursor or CursorRequest()
     most = context.config["max.request.partition.size.limit"]
     asked = yield from filled([], (topic.name for topic in message.topics))
-    asked = asked or list(cluster.topics)
+    forbidden: list[str] = []
+    if exchange.has_limits:
+        asked, forbidden = yield from _visible(exchange, asked or cluster.topics, is_named=bool(asked))
+    elif not asked:
+        asked = list(cluster.topics)
     if message.cursor is not None and (
-        cursor.partition_index < 0 or (message.topics and cursor.topic_name not in asked)
+        cursor.partition_index < 0
+        or (message.topics and cursor.topic_name not in asked and cursor.topic_name not in forbidden)
     ):
         return DescribeTopicPartitionsResponse(
             topics=[
@@ -74,15 +81,22 @@ def handle(
     names = yield from _first_names(asked, cursor.topic_name, most + 1)
     left = max(min(message.response_partition_limit, most), 1)
     answer = DescribeTopicPartitionsResponse()
+    refusals = [
+        DescribeTopicPartitionsResponseTopic(error_code=TopicAuthorizationFailed.code, name=name)
+        for name in sorted(forbidden)
+        if name >= cursor.topic_name
+    ]
     reads: LogReportReads | None = None
     has_read, recovers = False, context.topic_settings.recovers_by_itself
     for name in names:
         if left == 0 or len(answer.topics) == most:
             answer.next_cursor = CursorResponse(topic_name=name, partition_index=0)
-            return answer
+            break
         topic = cluster.topics.get(name)
         described = DescribeTopicPartitionsResponseTopic(
-            name=name, is_internal=name in INTERNAL_TOPICS, topic_authorized_operations=TOPIC_OPERATIONS
+            name=name,
+            is_internal=name in INTERNAL_TOPICS,
+            topic_authorized_operations=exchange.operations_on(ResourceType.TOPIC, name),
         )
         answer.topics.append(described)
         if topic is None:
@@ -112,8 +126,22 @@ def handle(
         following = next(wanted, None)
         if following is not None:
             answer.next_cursor = CursorResponse(topic_name=name, partition_index=following[0])
-            return answer
+            break
+    answer.topics += refusals
     return answer
+
+
+def _visible(exchange: Exchange, names: Iterable[str], *, is_named: bool) -> Work[tuple[list[str], list[str]]]:
+    """Return which topics the client may describe, and which of those that it named it may not."""
+    visible: list[str] = []
+    forbidden: dict[str, None] = {}
+    for name in names:
+        yield None
+        if exchange.may(Operation.DESCRIBE, ResourceType.TOPIC, name, is_probe=not is_named):
+            visible.append(name)
+        elif is_named:
+            forbidden[name] = None
+    return visible, list(forbidden)
 
 
 def _first_names(names: list[str], start: str, count: int) -> Work[list[str]]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import MOST_NAMED, log_change, some_of
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -50,6 +51,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: ElectLeade
     if message.topic_partitions is not None:
         wanted = await context.work(exchange, _wanted(message))
     try:
+        exchange.require(Operation.ALTER, ResourceType.CLUSTER)
         if message.election_type not in (_PREFERRED, _UNCLEAN, _CHOSEN):
             raise InvalidRequest(
                 f"an election of type {message.election_type}; there are 0 (preferred) and 1 (unclean)"

@@ -36,7 +36,6 @@ from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.metrics.counters import TopicMeters
 from spark_kafkalite.broker.network.outbox import FileRange, Response
-from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -121,17 +120,17 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
     before = client.fetch_session
     if fetch.session_epoch == NO_SESSION_EPOCH:
         if before is not None and fetch.session_id == before.session_id:
-            _close_session(context, client)
+            context.fetch_sessions.close_of(client)
         return Fetching(context, exchange, (yield from _each_once(fetch)))
     by_id = exchange.api_version >= FETCH_BY_ID
     if fetch.session_epoch == OPENING_EPOCH:
-        _close_session(context, client)
+        context.fetch_sessions.close_of(client)
         slots = context.config["max.incremental.fetch.session.cache.slots"]
         received_s = exchange.connection.received_s
         session = yield from context.fetch_sessions.open(fetch, received_s, slots, is_by_id=by_id)
         if session is not None:
             client.fetch_session = session
-            client.on_close = partial(_close_session, context, client)
+            client.call_when_closed(context.fetch_sessions.close_of)
             return Fetching(context, exchange, fetch, session)
         return Fetching(context, exchange, (yield from _each_once(fetch)))
     session = _next_of(before, fetch, by_id=by_id)
@@ -141,7 +140,7 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
     if session.is_hurried:
         session.tell_questions()
     if not session.partitions:
-        _close_session(context, client)
+        context.fetch_sessions.close_of(client)
         return Fetching(context, exchange, fetch._replace(topics=()))
     return Fetching(context, exchange, fetch, session)
 
@@ -155,12 +154,6 @@ def _next_of(session: FetchSession | None, fetch: FetchRequest, *, by_id: bool) 
     if session.is_by_id != by_id:
         raise FetchSessionTopicIdError("the fetch session has begun with the other kind of topics")
     return session
-
-
-def _close_session(context: BrokerContext, client: Session) -> None:
-    session, client.fetch_session = client.fetch_session, None
-    if session is not None:
-        context.fetch_sessions.close(session)
 
 
 def _refused(exchange: Exchange, fetch: FetchRequest, error: KafkaError) -> Response:
@@ -368,6 +361,8 @@ class DelayedFetch(WaitingFetch):
             self._leaders = first.leaders
             for leader in self._leaders:
                 leader.waiters_with(self._fetching.replica_id).add(self)
+            if self._fetching.exchange.has_limits:
+                self._context.fetch_sessions.waiting_without[self] = None
         else:
             session.waiting = self
         self._set_deadline()
@@ -470,5 +465,7 @@ class DelayedFetch(WaitingFetch):
         session = self._fetching.session
         if session is not None:
             session.waiting = None
+        elif self._fetching.exchange.has_limits:
+            self._context.fetch_sessions.waiting_without.pop(self, None)
         for leader in self._leaders:
             leader.waiters_with(self._fetching.replica_id).remove(self)

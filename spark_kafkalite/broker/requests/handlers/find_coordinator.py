@@ -15,18 +15,22 @@ There are no transactions and no share groups; their coordinators are refused wi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.coordinator.internal_topic import partition_for
+from spark_kafkalite.coordinator.internal_topic import TRANSACTIONS, InternalTopic, partition_for
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     KafkaError,
     TransactionalIdAuthorizationFailed,
 )
-from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -35,9 +39,8 @@ from spark_kafkalite.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from spark_kafkalite.wire.rights import refused
 
-GROUP = 0
-TRANSACTION = 1
 _FIRST_VERSION_WITH_MANY_KEYS = 4
 _NO_BROKER = -1
 
@@ -47,15 +50,19 @@ async def handle(
     context: BrokerContext, exchange: Exchange, message: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     """Name the coordinators."""
-    problem: KafkaError | None = None
-    try:
-        _check_type(message.key_type)
-        await context.offsets_host.ensure()
-    except KafkaError as error:
-        problem = error
     many = exchange.api_version >= _FIRST_VERSION_WITH_MANY_KEYS
     keys = message.coordinator_keys if many else [message.key]
-    found = await context.work(exchange, _all_answered(context, exchange.session, keys, problem))
+    kind = ResourceType.TRANSACTIONAL_ID if message.key_type == TRANSACTIONS else ResourceType.GROUP
+    refusals = await context.work(exchange, _refusals(exchange, kind, keys))
+    outcome: InternalTopic | KafkaError
+    try:
+        host = _coordinated(context, message.key_type)
+        if len(refusals) < len(keys):
+            await host.ensure()
+        outcome = host.topic
+    except KafkaError as error:
+        outcome = error
+    found = await context.work(exchange, _all_answered(context, exchange.session, keys, refusals, outcome))
     if many:
         return FindCoordinatorResponse(coordinators=found)
     (only,) = found
@@ -68,31 +75,49 @@ async def handle(
     )
 
 
+def _refusals(exchange: Exchange, kind: ResourceType, keys: list[str]) -> Work[dict[str, KafkaError]]:
+    """Return the keys whose coordinators the client may not know."""
+    refusals: dict[str, KafkaError] = {}
+    if exchange.has_limits:
+        for key in keys:
+            yield None
+            if not exchange.may(Operation.DESCRIBE, kind, key):
+                refusals[key] = refused(kind)
+    return refusals
+
+
 def _all_answered(
-    context: BrokerContext, session: Session, keys: list[str], problem: KafkaError | None
+    context: BrokerContext,
+    session: Session,
+    keys: list[str],
+    refusals: Mapping[str, KafkaError],
+    outcome: InternalTopic | KafkaError,
 ) -> Work[list[Coordinator]]:
     # Keys may be many and long, and each is hashed; one that is named again is not answered again.
     found = {}
     for key in keys:
         yield None
         if key not in found:
-            found[key] = _answered(context, session, key, problem)
+            found[key] = _answered(context, session, key, refusals.get(key, outcome))
     return list(found.values())
 
 
-def _check_type(key_type: int) -> None:
-    if key_type == TRANSACTION:
+def _coordinated(context: BrokerContext, key_type: int) -> InternalTopicHost:
+    """Return the host of the topic that keys of this type belong to. Raises the error for a type without one."""
+    coordinator = context.coordinators.get(key_type)
+    if coordinator is not None:
+        return coordinator.host
+    if key_type == TRANSACTIONS:
         # As InitProducerId has it: of the errors that clients know here, the one that ends a producer at once.
         raise TransactionalIdAuthorizationFailed("transactions are not served by this broker")
-    if key_type != GROUP:
-        raise InvalidRequest(f"there are no coordinators of key type {key_type}; 0 is that of groups")
+    raise InvalidRequest(f"there are no coordinators of key type {key_type}; 0 is that of groups")
 
 
-def _answered(context: BrokerContext, session: Session, key: str, problem: KafkaError | None) -> Coordinator:
+def _answered(context: BrokerContext, session: Session, key: str, outcome: InternalTopic | KafkaError) -> Coordinator:
     try:
-        if problem is not None:
-            raise problem
-        broker = _coordinator(context, key)
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        broker = _coordinator(context, outcome, key)
         host, port = _address(context, session, broker)
     except KafkaError as error:
         return Coordinator(
@@ -110,14 +135,13 @@ def _address(context: BrokerContext, session: Session, broker: BrokerInfo) -> tu
     return address
 
 
-def _coordinator(context: BrokerContext, group_id: str) -> BrokerInfo:
-    """Return the broker that leads the group's partition. Raises CoordinatorNotAvailable (15)."""
+def _coordinator(context: BrokerContext, topic: InternalTopic, key: str) -> BrokerInfo:
+    """Return the broker that leads the key's partition. Raises CoordinatorNotAvailable (15)."""
     cluster = context.cluster
-    topic = cluster.topics.get(CONSUMER_OFFSETS_TOPIC)
-    if topic is not None:
-        number = partition_for(group_id, len(topic.partitions))
-        state = topic.partitions.get(number)
-        key = TopicPartition(CONSUMER_OFFSETS_TOPIC, number)
-        if state is not None and context.replicas.serves(key, topic.topic_id):
+    known = cluster.topics.get(topic.name)
+    if known is not None:
+        number = partition_for(key, len(known.partitions))
+        state = known.partitions.get(number)
+        if state is not None and context.replicas.serves(TopicPartition(topic.name, number), known.topic_id):
             return cluster.brokers[state.leader]
-    raise CoordinatorNotAvailable(f"group {group_id!r} has no coordinator at present")
+    raise CoordinatorNotAvailable(f"{topic.kind} {key!r} has no coordinator at present")

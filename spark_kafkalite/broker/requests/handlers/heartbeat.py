@@ -8,6 +8,7 @@ v4  flexible
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -20,6 +21,7 @@ from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatR
 def handle(context: BrokerContext, exchange: Exchange, message: HeartbeatRequest) -> HeartbeatResponse:
     """A member lives, and hears whether it has to join again."""
     try:
+        exchange.require(Operation.READ, ResourceType.GROUP, message.group_id)
         context.groups.heartbeat(message.group_id, message.member_id, message.group_instance_id, message.generation_id)
     except KafkaError as error:
         return HeartbeatResponse(error_code=error.code)

@@ -9,8 +9,10 @@ as a whole or not at all. ``validate_only`` checks without changing.
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation as Right
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import log_change
+from spark_kafkalite.broker.requests.config_resources import resource_of
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.settings.config_changes import ConfigOperation, alter_each
@@ -34,6 +36,7 @@ async def handle(
         lambda each: ConfigOperation(each.name, each.config_operation, each.value),
         AlterConfigsResourceResponse,
         lambda text: log_change(exchange, "%s", text),
+        lambda kind, name: exchange.require(Right.ALTER_CONFIGS, *resource_of(kind, name)),
         replace=False,
         validate_only=message.validate_only,
     )

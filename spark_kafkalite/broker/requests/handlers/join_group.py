@@ -17,10 +17,12 @@ v9  the answer marks a leader that need not assign
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.members import MOST_PROTOCOLS, JoinRequest
+from spark_kafkalite.errors import GroupAuthorizationFailed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
@@ -33,6 +35,8 @@ _FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT = 9
 @handles(ApiKey.JOIN_GROUP, 0, 9, waits_for_clients=True, groups_of=lambda message: [message.group_id])
 async def handle(context: BrokerContext, exchange: Exchange, message: JoinGroupRequest) -> JoinGroupResponse:
     """Become a member of a group, or stay one in its next generation."""
+    if not exchange.may(Operation.READ, ResourceType.GROUP, message.group_id):
+        return JoinGroupResponse(error_code=GroupAuthorizationFailed.code)
     version = exchange.api_version
     rebalance_timeout_ms = message.rebalance_timeout_ms
     if version < _FIRST_VERSION_WITH_REBALANCE_TIMEOUT or rebalance_timeout_ms < 0:

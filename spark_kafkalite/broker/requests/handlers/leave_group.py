@@ -10,10 +10,11 @@ v5  a reason, for the log
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.errors import KafkaError
+from spark_kafkalite.errors import GroupAuthorizationFailed, KafkaError
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
@@ -26,6 +27,8 @@ _AT_ONCE = 20
 @handles(ApiKey.LEAVE_GROUP, 0, 5, groups_of=lambda message: [message.group_id])
 def handle(context: BrokerContext, exchange: Exchange, message: LeaveGroupRequest) -> Work[LeaveGroupResponse]:
     """Members go at once, and the others share what they read."""
+    if not exchange.may(Operation.READ, ResourceType.GROUP, message.group_id):
+        return LeaveGroupResponse(error_code=GroupAuthorizationFailed.code)
     one_only = exchange.api_version < _FIRST_VERSION_WITH_MEMBERS
     leaving: list[tuple[str, str | None]] = [(message.member_id, None)]
     if not one_only:

@@ -11,10 +11,11 @@ Source: KIP-1142, kafka.server.KafkaApis.handleListConfigResources of Apache Kaf
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.errors import UnsupportedVersion
+from spark_kafkalite.errors import ClusterAuthorizationFailed, UnsupportedVersion
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.list_config_resources import (
@@ -34,6 +35,8 @@ def handle(
     context: BrokerContext, exchange: Exchange, message: ListConfigResourcesRequest
 ) -> Work[ListConfigResourcesResponse]:
     """List resources."""
+    if not exchange.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
+        return ListConfigResourcesResponse(error_code=ClusterAuthorizationFailed.code)
     types = frozenset({_CLIENT_METRICS})
     if exchange.api_version >= _FIRST_VERSION_WITH_TYPES:
         types = frozenset(message.resource_types) or _TYPES

@@ -7,10 +7,13 @@ v2  same as v1
 v3  flexible
 v4  states, in the answer and as a filter
 v5  types likewise; every group here is of the type classic
+
+A client that may not describe the cluster receives only the groups that it may describe.
 """
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -31,10 +34,13 @@ def handle(context: BrokerContext, exchange: Exchange, message: ListGroupsReques
     states = yield from filled(set(), (name.lower() for name in message.states_filter))
     types = yield from filled(set(), (name.lower() for name in message.types_filter))
     groups = context.groups.groups() if not types or _TYPE in types else []
+    sees_all = exchange.may(Operation.DESCRIBE, ResourceType.CLUSTER, is_probe=True)
     answer = ListGroupsResponse(error_code=CoordinatorLoadInProgress.code if context.groups.is_loading else 0)
     for number, group in enumerate(groups):
         if number % _AT_ONCE == _AT_ONCE - 1:
             yield None
+        if not sees_all and not exchange.may(Operation.DESCRIBE, ResourceType.GROUP, group.group_id, is_probe=True):
+            continue
         if not states or group.state.value.lower() in states:
             answer.groups.append(
                 ListedGroup(

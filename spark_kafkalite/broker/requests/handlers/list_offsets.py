@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
@@ -83,6 +84,7 @@ def handle(context: BrokerContext, exchange: Exchange, message: ListOffsetsReque
             yield None
             topic_partition = TopicPartition(topic.name, asked.partition_index)
             try:
+                exchange.require(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
                 if topic_partition in seen:
                     raise InvalidRequest(f"{topic_partition} is asked for twice")
                 seen.add(topic_partition)

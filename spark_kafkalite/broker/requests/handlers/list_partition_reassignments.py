@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
+from spark_kafkalite.errors import ClusterAuthorizationFailed
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -28,6 +30,8 @@ def handle(
     context: BrokerContext, exchange: Exchange, message: ListPartitionReassignmentsRequest
 ) -> Work[ListPartitionReassignmentsResponse]:
     """Answer with what is in progress."""
+    if not exchange.may(Operation.DESCRIBE, ResourceType.CLUSTER):
+        return ListPartitionReassignmentsResponse(error_code=ClusterAuthorizationFailed.code)
     cluster = context.cluster
     found: dict[str, set[int]] = {}
     for name, numbers in _wanted(cluster, message.topics):

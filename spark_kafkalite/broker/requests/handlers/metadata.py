@@ -5,22 +5,26 @@ v1   a null list means all topics, an empty one none
 v4   the client chooses whether missing topics may be created; before, they always may
 v5   offline replicas
 v7   leader epochs
-v8   authorized operations (all of them: there is no authorizer)
+v8   authorized operations
 v9   flexible
 v10  topic ids in the answer
 v12  topics may be asked for by id alone
 
 A missing topic is created if client and broker allow it, never for "all topics". Creation takes milliseconds, so the
 answer waits for it; when that takes too long the topic is answered with LEADER_NOT_AVAILABLE and the client asks again.
+
+A topic that the client may not describe is left out of "all topics". One that is asked for by name is answered with
+TOPIC_AUTHORIZATION_FAILED, whether it exists or not; so is one that does not exist and that the client may not create.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import log_change
-from spark_kafkalite.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from spark_kafkalite.broker.requests.authorized_operations import cluster_operations
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import (
@@ -28,6 +32,7 @@ from spark_kafkalite.errors import (
     InvalidTopic,
     LeaderNotAvailable,
     ListenerNotFound,
+    TopicAuthorizationFailed,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -54,7 +59,7 @@ _FIRST_VERSION_WITH_LISTENER_ERROR = 6
 @handles(ApiKey.METADATA, 0, 12)
 async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> MetadataResponse:
     """Describe brokers and topics."""
-    await _create_missing(context, exchange, message)
+    forbidden = await _create_missing(context, exchange, message)
     cluster = context.cluster
     answer = MetadataResponse(cluster_id=cluster.cluster_id or None, controller_id=cluster.controller_id)
     for broker in cluster.brokers.values():
@@ -63,30 +68,64 @@ async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRe
             continue
         host, port = address
         answer.brokers.append(MetadataResponseBroker(node_id=broker.broker_id, host=host, port=port, rack=broker.rack))
-    operations = TOPIC_OPERATIONS if message.include_topic_authorized_operations else NOT_ASKED
     if message.topics is None or (exchange.api_version == 0 and not message.topics):
-        described = _all_described(context, cluster)
+        described = _all_described(context, exchange, cluster)
     else:
-        described = _each_answered(context, exchange, cluster, message.topics)
+        described = _each_answered(context, exchange, cluster, message.topics, forbidden)
     answer.topics = await context.work(exchange, described)
     if len(answer.brokers) < len(cluster.brokers):
         reachable = {broker.node_id for broker in answer.brokers}
         await context.work(exchange, _hide_leaders(answer.topics, reachable, exchange.api_version))
-    for topic in answer.topics:
-        topic.topic_authorized_operations = operations
-    answer.cluster_authorized_operations = (
-        CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NOT_ASKED
+    if message.include_topic_authorized_operations:
+        await context.work(exchange, _with_operations(exchange, answer.topics))
+    answer.cluster_authorized_operations = cluster_operations(
+        exchange, is_asked=message.include_cluster_authorized_operations
     )
     return answer
 
 
-async def _create_missing(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> None:
+async def _create_missing(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> Container[str]:
+    """Create missing topics; return those that the client may see, and not create."""
     if exchange.api_version >= _FIRST_VERSION_WITH_CHOICE and not message.allow_auto_topic_creation:
-        return
-    names = (topic.name for topic in message.topics or () if topic.name is not None)
+        return ()
+    names: Iterable[str] = (topic.name for topic in message.topics or () if topic.name is not None)
+    forbidden: Container[str] = ()
+    if exchange.has_limits:
+        if not context.config["auto.create.topics.enable"]:
+            return ()
+        names, forbidden = await context.work(exchange, _creatable(context, exchange, names))
     await context.topics.create_automatically(
         names, lambda name: log_change(exchange, "topic %s has been created automatically", name)
     )
+    return forbidden
+
+
+def _creatable(
+    context: BrokerContext, exchange: Exchange, names: Iterable[str]
+) -> Work[tuple[list[str], dict[str, None]]]:
+    """Return which of the topics that do not exist the client may create, and which it may not."""
+    creatable: list[str] = []
+    forbidden: dict[str, None] = {}
+    for name in names:
+        yield None
+        if not exchange.may(Operation.DESCRIBE, ResourceType.TOPIC, name, is_probe=True):
+            continue
+        if name in context.cluster.topics or topic_name_problem(name) is not None:
+            continue
+        if exchange.may(Operation.CREATE, ResourceType.CLUSTER, is_probe=True) or exchange.may(
+            Operation.CREATE, ResourceType.TOPIC, name
+        ):
+            creatable.append(name)
+        else:
+            forbidden[name] = None
+    return creatable, forbidden
+
+
+def _with_operations(exchange: Exchange, topics: Sequence[MetadataResponseTopic]) -> Work[None]:
+    for topic in topics:
+        yield None
+        if topic.name is not None and topic.error_code != TopicAuthorizationFailed.code:
+            topic.topic_authorized_operations = exchange.operations_on(ResourceType.TOPIC, topic.name)
 
 
 def _hide_leaders(topics: Sequence[MetadataResponseTopic], reachable: Container[int], version: int) -> Work[None]:
@@ -99,15 +138,24 @@ def _hide_leaders(topics: Sequence[MetadataResponseTopic], reachable: Container[
                 partition.leader_id, partition.error_code = -1, error.code
 
 
-def _all_described(context: BrokerContext, cluster: ClusterState) -> Work[list[MetadataResponseTopic]]:
+def _all_described(
+    context: BrokerContext, exchange: Exchange, cluster: ClusterState
+) -> Work[list[MetadataResponseTopic]]:
     topics = []
     for name, topic in cluster.topics.items():
+        if not exchange.may(Operation.DESCRIBE, ResourceType.TOPIC, name, is_probe=True):
+            yield None
+            continue
         topics.append((yield from _described(context, cluster, name, topic)))
     return topics
 
 
 def _each_answered(
-    context: BrokerContext, exchange: Exchange, cluster: ClusterState, asked: Sequence[MetadataRequestTopic]
+    context: BrokerContext,
+    exchange: Exchange,
+    cluster: ClusterState,
+    asked: Sequence[MetadataRequestTopic],
+    forbidden: Container[str],
 ) -> Work[list[MetadataResponseTopic]]:
     """Answer what is asked for, each name and id once: a short request must not make a long answer."""
     mixed = any(topic.name is None for topic in asked) and any(topic.name is not None for topic in asked)
@@ -116,12 +164,17 @@ def _each_answered(
         yield None
         key = topic.topic_id if topic.name is None else topic.name
         if key not in answers:
-            answers[key] = yield from _answered(context, exchange, cluster, topic, mixed)
+            answers[key] = yield from _answered(context, exchange, cluster, topic, mixed, forbidden)
     return list(answers.values())
 
 
 def _answered(
-    context: BrokerContext, exchange: Exchange, cluster: ClusterState, asked: MetadataRequestTopic, mixed: bool
+    context: BrokerContext,
+    exchange: Exchange,
+    cluster: ClusterState,
+    asked: MetadataRequestTopic,
+    mixed: bool,
+    forbidden: Container[str],
 ) -> Work[MetadataResponseTopic]:
     """Describe one topic that was asked for by name or id."""
     # A null name can only be written from the version on that may ask by id.
@@ -132,10 +185,17 @@ def _answered(
         name = cluster.topic_name(asked.topic_id) if asked.topic_id != ZERO_UUID else None
         if name is None:
             return MetadataResponseTopic(error_code=UnknownTopicId.code, name=None, topic_id=asked.topic_id)
+        if not exchange.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+            return MetadataResponseTopic(error_code=TopicAuthorizationFailed.code, name=None, topic_id=asked.topic_id)
         return (yield from _described(context, cluster, name, cluster.topics[name]))
+    # Before anything is looked up: an answer that says whether the topic exists is for those that may describe it.
+    if not exchange.may(Operation.DESCRIBE, ResourceType.TOPIC, asked.name):
+        return MetadataResponseTopic(error_code=TopicAuthorizationFailed.code, name=asked.name)
     topic = cluster.topics.get(asked.name)
     if topic is not None:
         return (yield from _described(context, cluster, asked.name, topic))
+    if asked.name in forbidden:
+        return MetadataResponseTopic(error_code=TopicAuthorizationFailed.code, name=asked.name)
     code = InvalidTopic.code if topic_name_problem(asked.name) else UnknownTopicOrPartition.code
     return MetadataResponseTopic(error_code=code, name=asked.name, is_internal=asked.name in INTERNAL_TOPICS)
 

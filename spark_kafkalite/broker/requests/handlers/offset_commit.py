@@ -21,6 +21,7 @@ import logging
 from collections.abc import Collection
 from functools import partial
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.outbox import Response, as_response
@@ -28,11 +29,14 @@ from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handle
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.groups_state import GroupShard
 from spark_kafkalite.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
+from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import (
+    GroupAuthorizationFailed,
     IllegalGeneration,
     InvalidCommitOffsetSize,
     KafkaError,
     OffsetMetadataTooLarge,
+    TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
@@ -103,15 +107,16 @@ def _packed(exchange: Exchange, outcomes: _Outcomes) -> Work[Response]:
 
 def _commit(context: BrokerContext, exchange: Exchange, commit: OffsetCommit) -> Work[_Outcomes | None]:
     """Have the offsets written, and return None; or return the outcomes when there is nothing to wait for."""
-    outcomes, entries = yield from _checked(context, commit)
+    may_read_group = exchange.may(Operation.READ, ResourceType.GROUP, commit.group_id)
+    outcomes, entries = yield from _checked(context, exchange, commit, may_read_group=may_read_group)
     if not entries:
         return outcomes
     try:
-        shard = context.group_shards.shard_of(commit.group_id)
+        shard = context.groups.shards.shard_of(commit.group_id)
         _check_group(context, shard, commit)
         _check_size(context, entries)
     except KafkaError as error:
-        return _failed(outcomes, context.coordination.said(error))
+        return _failed(outcomes, context.coordinators[GROUPS].coordination.said(error))
     exchange.defer()
 
     def committed(error: KafkaError | None) -> None:
@@ -129,10 +134,13 @@ def _commit(context: BrokerContext, exchange: Exchange, commit: OffsetCommit) ->
     return None
 
 
-def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcomes, dict[OffsetKey, OffsetValue]]]:
+def _checked(
+    context: BrokerContext, exchange: Exchange, commit: OffsetCommit, *, may_read_group: bool
+) -> Work[tuple[_Outcomes, dict[OffsetKey, OffsetValue]]]:
     """Return each partition's outcome, 0 if nothing speaks against it, and the offsets of those.
 
-    Of a partition that is named again the last offset counts.
+    Of a partition that is named again the last offset counts. A client that may not use the group receives that for
+    each partition, and the others nothing about topics that it may not read.
     """
     now_ms = context.clock.wall_ms()
     expire_ms = NO_TIME
@@ -144,6 +152,11 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcom
     entries: dict[OffsetKey, OffsetValue] = {}
     outcomes: _Outcomes = []
     for topic, partitions in commit.topics:
+        refusal = 0
+        if not may_read_group:
+            refusal = GroupAuthorizationFailed.code
+        elif not exchange.may(Operation.READ, ResourceType.TOPIC, topic):
+            refusal = TopicAuthorizationFailed.code
         state = existing.get(topic)
         numbers = state.partitions if state is not None else {}
         codes: list[tuple[int, int]] = []
@@ -152,7 +165,9 @@ def _checked(context: BrokerContext, commit: OffsetCommit) -> Work[tuple[_Outcom
         for number, offset, leader_epoch, metadata in partitions:
             if len(codes) & _AT_ONCE == _AT_ONCE:
                 yield None
-            if number not in numbers:
+            if refusal:
+                codes.append((number, refusal))
+            elif number not in numbers:
                 codes.append((number, UnknownTopicOrPartition.code))
             elif metadata and len(metadata) > metadata_limit:
                 codes.append((number, OffsetMetadataTooLarge.code))

@@ -7,6 +7,7 @@ deleted without an error. A group that does not exist is GROUP_ID_NOT_FOUND, an 
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import MOST_NAMED, log_change, some_of
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -19,6 +20,7 @@ from spark_kafkalite.errors import (
     InvalidGroupId,
     KafkaError,
     NonEmptyGroup,
+    TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import TopicPartition
@@ -36,9 +38,10 @@ from spark_kafkalite.wire.messages.offset_delete import (
 async def handle(context: BrokerContext, exchange: Exchange, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete offsets."""
     try:
+        exchange.require(Operation.DELETE, ResourceType.GROUP, message.group_id)
         if not message.group_id:
             raise InvalidGroupId("the empty group id has no offsets")
-        shard = context.group_shards.shard_of(message.group_id)
+        shard = context.groups.shards.shard_of(message.group_id)
         group = shard.state.groups.get(message.group_id)
         if group is None or group.is_dead:
             raise GroupIdNotFound(f"there is no group {message.group_id!r}")
@@ -46,7 +49,7 @@ async def handle(context: BrokerContext, exchange: Exchange, message: OffsetDele
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
     known = set(shard.state.offsets.keys(message.group_id))
-    topics, entries, deleted = await context.work(exchange, _checked(context, message, known, in_use))
+    topics, entries, deleted = await context.work(exchange, _checked(context, exchange, message, known, in_use))
     if entries:
         try:
             await shard.append(entries)
@@ -66,7 +69,11 @@ async def handle(context: BrokerContext, exchange: Exchange, message: OffsetDele
 
 
 def _checked(
-    context: BrokerContext, message: OffsetDeleteRequest, known: set[OffsetKey], in_use: frozenset[str]
+    context: BrokerContext,
+    exchange: Exchange,
+    message: OffsetDeleteRequest,
+    known: set[OffsetKey],
+    in_use: frozenset[str],
 ) -> Work[tuple[list[OffsetDeleteResponseTopic], list[RecordEntry], list[OffsetDeleteResponsePartition]]]:
     """Return each partition's outcome, the tombstones, and the outcomes of these."""
     entries: list[RecordEntry] = []
@@ -74,12 +81,15 @@ def _checked(
     topics = []
     for topic in message.topics:
         partitions = []
+        may_read = exchange.may(Operation.READ, ResourceType.TOPIC, topic.name)
         for asked in topic.partitions:
             yield None
             result = OffsetDeleteResponsePartition(partition_index=asked.partition_index)
             partitions.append(result)
             key = OffsetKey(message.group_id, topic.name, asked.partition_index)
-            if context.cluster.partition(TopicPartition(key.topic, key.partition)) is None:
+            if not may_read:
+                result.error_code = TopicAuthorizationFailed.code
+            elif context.cluster.partition(TopicPartition(key.topic, key.partition)) is None:
                 result.error_code = UnknownTopicOrPartition.code
             elif topic.name in in_use:
                 result.error_code = GroupSubscribedToTopic.code

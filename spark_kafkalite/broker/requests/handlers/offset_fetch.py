@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.records import OffsetValue
-from spark_kafkalite.errors import InvalidRequest, KafkaError
+from spark_kafkalite.errors import InvalidRequest, KafkaError, TopicAuthorizationFailed
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -42,6 +43,8 @@ from spark_kafkalite.wire.messages.offset_fetch import (
 _FIRST_VERSION_WITH_GROUP_ERROR = 2
 _FIRST_VERSION_WITH_MANY_GROUPS = 8
 _NOTHING = OffsetValue(-1)
+# Of a topic that the client may not describe, whether anything is committed or not.
+_FORBIDDEN = OffsetValue(-1)
 # Partitions that are looked up in one slice for certain.
 _READ_AT_ONCE = 1000
 
@@ -59,15 +62,17 @@ def _groups_asked(message: OffsetFetchRequest) -> list[str]:
 def handle(context: BrokerContext, exchange: Exchange, message: OffsetFetchRequest) -> Work[OffsetFetchResponse]:
     """Look offsets up."""
     if exchange.api_version >= _FIRST_VERSION_WITH_MANY_GROUPS:
-        return OffsetFetchResponse(groups=(yield from _groups(context, message.groups)))
-    error_code, found = yield from _look_up(context, message.group_id, message.topics)
+        return OffsetFetchResponse(groups=(yield from _groups(context, exchange, message.groups)))
+    error_code, found = yield from _look_up(context, exchange, message.group_id, message.topics)
     # Version 1 has no place for it but the partitions'.
     told = error_code if exchange.api_version < _FIRST_VERSION_WITH_GROUP_ERROR else 0
     topics = yield from _topics(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition, told)
     return OffsetFetchResponse(error_code=error_code, topics=topics)
 
 
-def _groups(context: BrokerContext, asked: Iterable[OffsetFetchRequestGroup]) -> Work[list[OffsetFetchResponseGroup]]:
+def _groups(
+    context: BrokerContext, exchange: Exchange, asked: Iterable[OffsetFetchRequestGroup]
+) -> Work[list[OffsetFetchResponseGroup]]:
     answers: dict[str, OffsetFetchResponseGroup] = {}
     repeated = []
     for one in asked:
@@ -76,12 +81,12 @@ def _groups(context: BrokerContext, asked: Iterable[OffsetFetchRequestGroup]) ->
             # A short request must not be able to ask for a large group a million times.
             repeated.append(OffsetFetchResponseGroup(group_id=one.group_id, error_code=InvalidRequest.code))
         else:
-            answers[one.group_id] = yield from _group(context, one.group_id, one.topics)
+            answers[one.group_id] = yield from _group(context, exchange, one.group_id, one.topics)
     return [*answers.values(), *repeated]
 
 
-def _group(context: BrokerContext, group_id: str, asked: _Asked) -> Work[OffsetFetchResponseGroup]:
-    error_code, found = yield from _look_up(context, group_id, asked)
+def _group(context: BrokerContext, exchange: Exchange, group_id: str, asked: _Asked) -> Work[OffsetFetchResponseGroup]:
+    error_code, found = yield from _look_up(context, exchange, group_id, asked)
     topics = yield from _topics(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions, 0)
     return OffsetFetchResponseGroup(group_id=group_id, error_code=error_code, topics=topics)
 
@@ -101,19 +106,23 @@ def _topics(
                     committed_offset=stored.offset,
                     committed_leader_epoch=stored.leader_epoch,
                     metadata=stored.metadata,
-                    error_code=error_code,
+                    error_code=error_code if stored is not _FORBIDDEN else TopicAuthorizationFailed.code,
                 )
             )
         topics.append(topic_class(name=name, partitions=described))
     return topics
 
 
-def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> Work[tuple[int, _Found]]:
-    """Return the group's error and what it has committed; with an error every partition asked for has nothing."""
+def _look_up(context: BrokerContext, exchange: Exchange, group_id: str, asked: _Asked) -> Work[tuple[int, _Found]]:
+    """Return the group's error and what it has committed; with an error every partition asked for has nothing.
+
+    Topics that the client may not describe are forbidden if they are named, and left out of all.
+    """
     error_code = 0
     committed: Mapping[TopicPartition, OffsetValue] = {}
     try:
-        committed = context.group_shards.shard_of(group_id).state.offsets.of(group_id)
+        exchange.require(Operation.DESCRIBE, ResourceType.GROUP, group_id)
+        committed = context.groups.shards.shard_of(group_id).state.offsets.of(group_id)
     except KafkaError as error:
         error_code = error.code
     if asked is None or sum(len(topic.partition_indexes) for topic in asked) > _READ_AT_ONCE:
@@ -123,11 +132,14 @@ def _look_up(context: BrokerContext, group_id: str, asked: _Asked) -> Work[tuple
     if asked is None:
         for (name, number), stored in committed.items():
             yield None
-            found.setdefault(name, {})[number] = stored
+            if exchange.may(Operation.DESCRIBE, ResourceType.TOPIC, name, is_probe=True):
+                found.setdefault(name, {})[number] = stored
     else:
         for topic in asked:
             numbers = found.setdefault(topic.name, {})
+            is_open = bool(error_code) or exchange.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
             for number in topic.partition_indexes:
                 yield None
-                numbers[number] = committed.get(TopicPartition(topic.name, number), _NOTHING)
+                stored = committed.get(TopicPartition(topic.name, number), _NOTHING) if is_open else _FORBIDDEN
+                numbers[number] = stored
     return error_code, found

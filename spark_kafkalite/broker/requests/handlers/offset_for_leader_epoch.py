@@ -13,6 +13,7 @@ v4  flexible
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -40,6 +41,7 @@ def handle(
             yield None
             result = EpochEndOffset(partition=asked.partition)
             try:
+                exchange.require(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
                 exchange.session.check_replica(message.replica_id)
                 partition = context.replicas.get(TopicPartition(topic.topic, asked.partition))
                 partition.check_leader(asked.current_leader_epoch)

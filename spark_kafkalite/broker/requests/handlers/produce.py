@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.replication.append_queue import AppendOutcome, QueuedBatch
@@ -48,6 +49,7 @@ from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.slices import Work
+from spark_kafkalite.wire import rights
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed import (
     ProducedPartition,
@@ -130,7 +132,17 @@ def _in_slices(context: BrokerContext, exchange: Exchange, frame: memoryview, po
 class _Producing:
     """One request on its way through its batches."""
 
-    __slots__ = ("_acks", "_context", "_delayed", "_exchange", "_refusal", "_timeout_ms", "hints", "outcomes")
+    __slots__ = (
+        "_acks",
+        "_context",
+        "_delayed",
+        "_exchange",
+        "_refusal",
+        "_timeout_ms",
+        "_topic_refusal",
+        "hints",
+        "outcomes",
+    )
 
     def __init__(self, context: BrokerContext, exchange: Exchange, produce: ProduceRequest) -> None:
         self._context = context
@@ -138,12 +150,16 @@ class _Producing:
         self._acks = produce.acks
         self._timeout_ms = produce.timeout_ms
         self._refusal = _refusal(produce)
+        # What is wrong with the topic that was begun last.
+        self._topic_refusal: KafkaError | None = None
         self._delayed: DelayedProduce | None = None
         self.hints = LeaderHints(context, exchange)
         self.outcomes: Outcomes = []
 
     def begin(self, name: str) -> list[ProducedPartition]:
         """Begin with a topic; return where its outcomes go."""
+        may_write = self._exchange.may(Operation.WRITE, ResourceType.TOPIC, name)
+        self._topic_refusal = None if may_write else rights.refused(ResourceType.TOPIC)
         produced: list[ProducedPartition] = []
         self.outcomes.append((name, produced))
         return produced
@@ -163,6 +179,8 @@ class _Producing:
             try:
                 if self._refusal is not None:
                     raise self._refusal
+                if self._topic_refusal is not None:
+                    raise self._topic_refusal.with_traceback(None)
                 if name in INTERNAL_TOPICS:
                     raise InvalidTopic(f"{name} is an internal topic; only brokers write to it")
                 leader = context.replicas.get(topic_partition).check_leader()

@@ -1,21 +1,22 @@
-"""SaslHandshake (key 17), versions 0 and 1: clients do not authenticate (ILLEGAL_SASL_STATE); brokers do.
+"""SaslHandshake (key 17), versions 0 and 1: a client, or another broker, chooses how it authenticates.
 
-v0  what follows comes without Kafka's frames around it: refused to brokers, too
+v0  tokens follow without Kafka's headers, each after its length
 v1  SaslAuthenticate follows
 
-It is for the brokers of the cluster, on the listener that ``inter.broker.listener.name`` names. On any other listener
-the answer is ILLEGAL_SASL_STATE (34), as Apache Kafka's is on a listener without SASL; so it is in a broker that is a
-cluster by itself.
+On a listener without SASL the answer is ILLEGAL_SASL_STATE (34), as Apache Kafka's is, unless brokers authenticate on
+it. A mechanism that the listener does not have gets UNSUPPORTED_SASL_MECHANISM (33) with those that it has, and the
+connection is closed. In a session with a lifetime the request begins a re-authentication (KIP-368).
 """
 
 from __future__ import annotations
 
+import asyncio
+
+from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.network.session import Handshake
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import IllegalSaslState, UnsupportedSaslMechanism
-from spark_kafkalite.security.cluster_secret import MECHANISM
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
@@ -25,19 +26,24 @@ _FIRST_FRAMED_VERSION = 1
 _CLOSED_AFTER_S = 0.1
 
 
-@handles(ApiKey.SASL_HANDSHAKE, 0, 1, is_off=True)
-def handle(context: BrokerContext, exchange: Exchange, message: SaslHandshakeRequest) -> SaslHandshakeResponse:
-    """Begin the authentication of a broker."""
-    session, secret = exchange.session, context.inner_wire.secret
-    # Once is enough: the proof lasts as long as the connection, and nobody becomes another broker on it.
-    is_expected = session.scram is None and session.broker_id is None and exchange.api_version >= _FIRST_FRAMED_VERSION
-    if secret is None or not is_expected or not context.inner_wire.serves_brokers(session.listener):
+@handles(ApiKey.SASL_HANDSHAKE, 0, 1)
+async def handle(context: BrokerContext, exchange: Exchange, message: SaslHandshakeRequest) -> SaslHandshakeResponse:
+    """Begin to authenticate the client."""
+    session, authentication = exchange.session, context.authentication
+    try:
+        names = authentication.begin(
+            session,
+            message.mechanism,
+            exchange.connection.now_s(),
+            framed=exchange.api_version >= _FIRST_FRAMED_VERSION,
+        )
+    except IllegalSaslState:
         return SaslHandshakeResponse(error_code=IllegalSaslState.code)
-    now_s = exchange.connection.now_s()
-    if message.mechanism != MECHANISM:
-        session.fail_handshake(now_s)
+    except AuthenticationRefused as refused:
+        await asyncio.sleep(refused.delay_s)
         context.loop.call_later(_CLOSED_AFTER_S, exchange.close, "asked for a mechanism that is not offered")
-        return SaslHandshakeResponse(error_code=UnsupportedSaslMechanism.code, mechanisms=[MECHANISM])
-    session.scram = secret.server()
-    session.begin_handshake(Handshake.BEGUN, now_s + context.config["request.read.timeout.ms"] / 1000)
-    return SaslHandshakeResponse(mechanisms=[MECHANISM])
+        is_unknown = refused.error.code == UnsupportedSaslMechanism.code
+        return SaslHandshakeResponse(
+            error_code=refused.error.code, mechanisms=authentication.mechanisms(session.listener) if is_unknown else []
+        )
+    return SaslHandshakeResponse(mechanisms=names)

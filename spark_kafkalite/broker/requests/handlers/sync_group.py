@@ -11,11 +11,12 @@ v5  protocol type and protocol, mandatory and checked against the group's
 
 from __future__ import annotations
 
+from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.members import SyncRequest
-from spark_kafkalite.errors import InconsistentGroupProtocol
+from spark_kafkalite.errors import GroupAuthorizationFailed, InconsistentGroupProtocol
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -26,6 +27,8 @@ _FIRST_VERSION_WITH_PROTOCOL = 5
 @handles(ApiKey.SYNC_GROUP, 0, 5, waits_for_clients=True, groups_of=lambda message: [message.group_id])
 async def handle(context: BrokerContext, exchange: Exchange, message: SyncGroupRequest) -> SyncGroupResponse:
     """The leader hands in the assignments, and every member gets its own."""
+    if not exchange.may(Operation.READ, ResourceType.GROUP, message.group_id):
+        return SyncGroupResponse(error_code=GroupAuthorizationFailed.code)
     named = message.protocol_type is not None and message.protocol_name is not None
     if exchange.api_version >= _FIRST_VERSION_WITH_PROTOCOL and not named:
         return SyncGroupResponse(error_code=InconsistentGroupProtocol.code)

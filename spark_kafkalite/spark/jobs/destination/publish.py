@@ -47,6 +47,7 @@ from spark_kafkalite.spark.jobs.destination.manifest import (
     Manifest,
     ManifestError,
     PublishedFile,
+    Staged,
     manifest_numbers,
     manifest_path,
     replaced_path,
@@ -59,7 +60,6 @@ from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import (
     read_checkpoint,
 )
 from spark_kafkalite.spark.jobs.destination.manifest_reader import read_manifest
-from spark_kafkalite.spark.jobs.destination.staged import Staged
 from spark_kafkalite.spark.jobs.load.completeness import SUCCESS, Directories
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan
 from spark_kafkalite.spark.jobs.program.faults import FaultInjected, fault_point

@@ -12,9 +12,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from spark_kafkalite.functions import split_registry_frame
-from spark_kafkalite.spark.avro_columns import avro_schema as parsed_avro_schema
-from spark_kafkalite.spark.avro_columns import spark_struct
-from spark_kafkalite.spark.jobs.formats.avro_schema import avro_schema
+from spark_kafkalite.spark.avro_columns import avro_schema, spark_struct
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
 from spark_kafkalite.spark.read_schema import spark_schema
 
@@ -51,7 +49,7 @@ def value_type(schema: str) -> StructType:
     try:
         document = json.loads(text) if text.startswith("{") else None
         if document is not None and document.get("type") == "record":
-            return spark_struct(parsed_avro_schema(text))
+            return spark_struct(avro_schema(text))
         found = StructType.fromDDL(text) if document is None else StructType.fromJson(document)
     except (PySparkException, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -64,14 +62,9 @@ def value_type(schema: str) -> StructType:
 
 
 def check_value_schema(layout: FileLayout) -> None:
-    """Raise ValueError for an invalid schema, or one that the layout's format cannot hold. Needs a Spark session."""
-    from spark_kafkalite.spark.pyspark_versions import arrow_schema
-
-    if layout.value_schema is None:
-        return
-    found = value_type(layout.value_schema)
-    if layout.file_format == "avro":
-        avro_schema(arrow_schema(found))
+    """Raise ValueError for an invalid schema. Needs a Spark session."""
+    if layout.value_schema is not None:
+        value_type(layout.value_schema)
 
 
 def value_column_type(value: str, value_schema: str | None) -> DataType:

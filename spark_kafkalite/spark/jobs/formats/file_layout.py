@@ -5,26 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal
-
-from spark_kafkalite.version import install_command
 
 if TYPE_CHECKING:
     from spark_kafkalite.spark.schema_registry import Registry
 
 PartitionBy = Literal["day", "hour", "none"]
-FileFormat = Literal["parquet", "orc", "json", "text", "avro"]
+FileFormat = Literal["parquet", "orc", "text"]
 ValueForm = Literal["bytes", "json", "registry"]
 
-# The codecs that Spark's writers and fastavro have without additional libraries, each tested by writing and reading.
+# The codecs that Spark's writers have without additional libraries, each tested by writing and reading.
 # Spark also names brotli and lzo for Parquet.
 CODECS: Final[Mapping[FileFormat, tuple[str, ...]]] = {
     "parquet": ("none", "snappy", "gzip", "lz4_raw", "zstd"),
     "orc": ("none", "snappy", "zlib", "lz4", "zstd"),
-    "json": ("none", "bzip2", "deflate", "gzip", "lz4", "snappy"),
     "text": ("none", "bzip2", "deflate", "gzip", "lz4", "snappy"),
-    "avro": ("none", "deflate", "snappy", "bzip2", "xz"),
 }
 RECORD_TIME: Final = "record"
 _EVENT_TIME: Final = re.compile(r"record|header:[^\x00-\x1f]+|json:[^\x00-\x1f.'\[\]*]+(\.[^\x00-\x1f.'\[\]*]+)*")
@@ -66,22 +61,17 @@ class FileLayout:
         """Whether the reading tasks may make the files, because no value needs decoding (``parquet_pieces``)."""
         return self.file_format == "parquet" and self.value == "bytes" and self.by_record_time
 
-    @property
-    def is_of_lines(self) -> bool:
-        """Whether the job's tasks turn rows into lines, which Spark's text writer writes (``lines``)."""
-        return self.file_format in ("text", "avro")
-
     def ending(self, staged_name: str) -> str:
         """Return the ending of a published name, see :func:`published_ending`."""
         return published_ending(staged_name, self.file_format)
 
     def problem(self) -> str | None:
-        """Return a text about contradicting options or a missing library, or None if there is no problem."""
+        """Return a text about contradicting options, or None if there is no problem."""
         codecs = CODECS[self.file_format]
         if self.codec is not None and self.codec not in codecs:
             return f"--codec {self.codec}: --format {self.file_format} has {', '.join(codecs)}"
         if self.file_format == "text" and self.value != "bytes":
-            return f"--value {self.value}: a line of text is the value's bytes; leave it out, or take --format json"
+            return f"--value {self.value}: a line of text is the value's bytes; leave it out, or take --format parquet"
         if self.value == "json" and self.value_schema is None:
             return "--value json needs --value-schema, Spark's DDL of the values such as 'id BIGINT, name STRING'"
         if self.value == "bytes" and self.value_schema is not None:
@@ -92,8 +82,6 @@ class FileLayout:
             return "--value-schema holds characters that cannot be printed, which no manifest takes"
         if not _EVENT_TIME.fullmatch(self.event_time) or not self.event_time.isprintable():
             return f"--event-time {self.event_time}: not record, header:NAME or json:FIELD (json:a.b for a field of a)"
-        if self.file_format == "avro" and find_spec("fastavro") is None:
-            return f"--format avro needs fastavro: {install_command('avro')}"
         return None
 
     def document(self) -> dict[str, str]:
@@ -111,10 +99,8 @@ class FileLayout:
 
 
 def published_ending(staged_name: str, file_format: str) -> str:
-    """Return the ending of a published name. It includes the codec if readers expect it there, as in ``json.gz``."""
-    if file_format == "avro":
-        return "avro"
+    """Return the ending of a published name. It includes the codec if readers expect it there, as in ``txt.gz``."""
     base = "txt" if file_format == "text" else file_format
-    # Spark's names end in .c000.snappy.parquet or .c000.json.gz.
+    # Spark's names end in .c000.snappy.parquet or .c000.txt.gz.
     ending = staged_name.partition(".c000.")[2]
     return ending if ending.startswith(base) else base

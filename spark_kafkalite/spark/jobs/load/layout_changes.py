@@ -19,6 +19,7 @@ from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.jobs.destination.manifest import COMPACT, Manifest, PublishedFile, topic_layout
 from spark_kafkalite.spark.jobs.destination.names import file_format_of
+from spark_kafkalite.spark.jobs.formats.file_layout import CODECS
 from spark_kafkalite.spark.jobs.formats.schema_merge import SchemaConflict, merged, missing_fields
 
 if TYPE_CHECKING:
@@ -142,9 +143,12 @@ def _problem(
         return None
     is_there = " ".join(f"{_OPTIONS[name]} {known.layout[name]}" for name in changed)
     wanted = " ".join(f"{_OPTIONS[name]} {asked.get(name)}" for name in changed)
+    # Earlier versions also wrote formats that this one only reads.
+    is_writable = known.layout.get("format", "parquet") in CODECS
+    again = f"give {is_there}, or, to write" if is_writable else "to write"
     return (
-        f"its files were written with {is_there}, and this run has {wanted}: give {is_there}, or, to write new files "
-        f"with {wanted} and leave the others as they are, --change-layout"
+        f"its files were written with {is_there}, and this run has {wanted}: {again} new files with {wanted} and leave "
+        f"the others as they are, {'' if is_writable else 'give '}--change-layout"
     )
 
 

@@ -15,9 +15,8 @@ from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.jobs.destination import folding, publish
 from spark_kafkalite.spark.jobs.destination.files import Files
-from spark_kafkalite.spark.jobs.destination.manifest import LoadedTopic, Manifest, PublishedFile, topic_layout
+from spark_kafkalite.spark.jobs.destination.manifest import LoadedTopic, Manifest, PublishedFile, Staged, topic_layout
 from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
-from spark_kafkalite.spark.jobs.destination.staged import Staged
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout
 from spark_kafkalite.spark.jobs.load import completeness
 from spark_kafkalite.spark.jobs.load.accounting import check_accounts, check_holes, with_late

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.spark.jobs.destination.files import Files
-from spark_kafkalite.spark.jobs.destination.manifest import FilePart, PublishedFile, staging_path
+from spark_kafkalite.spark.jobs.destination.manifest import FilePart, PublishedFile, Staged, staging_path
 from spark_kafkalite.spark.jobs.destination.names import (
     ACCOUNT_OFFSET,
     ACCOUNTS,
@@ -28,7 +28,6 @@ from spark_kafkalite.spark.jobs.destination.names import (
     shared_file_name,
     staged_topic,
 )
-from spark_kafkalite.spark.jobs.destination.staged import Staged
 from spark_kafkalite.spark.jobs.formats import decoding, lines, parquet_pieces
 from spark_kafkalite.spark.jobs.formats.file_layout import FileLayout, PartitionBy
 from spark_kafkalite.spark.jobs.load import driver_staging, load_source, quarantine
@@ -110,9 +109,9 @@ def _staged_by_tasks(
     # Directories are made, and read back, in the zone of the layout.
     spark.conf.set("spark.sql.session.timeZone", layout.time_zone)
     times = None if layout.by_record_time else Observation()
-    separator = "\n"
+    by_text = layout.file_format == "text" or pieces is not None
+    separator = "\n" if pieces is None else parquet_pieces.SEPARATOR
     if pieces is not None:
-        separator = parquet_pieces.SEPARATOR
         frame = read_ranges(spark, plan, source_options, pieces)
         frame = frame.select(F.col(DATA).cast("string").alias("value"), GROUP)
     else:
@@ -122,12 +121,7 @@ def _staged_by_tasks(
             early = (F.col(decoding.TIME) < F.timestamp_millis(F.lit(_EARLY_MS))) & ~F.col(GROUP).startswith(NO_DATA)
             frame = frame.observe(times, F.count_if(missing).alias("fallbacks"), F.count_if(early).alias("early"))
         frame = _as_in_files(frame)
-        if layout.is_of_lines:
-            separator = lines.new_separator(layout)
-            frame = lines.as_lines(frame, layout, separator)
-        else:
-            frame = frame.sortWithinPartitions(GROUP, "partition", "offset")
-    by_text = layout.is_of_lines or pieces is not None
+        frame = lines.as_lines(frame) if by_text else frame.sortWithinPartitions(GROUP, "partition", "offset")
     writer = (
         frame.write.partitionBy(GROUP)
         # Files go straight to the staging directory at the task's commit: nothing sees it before the manifest does, and
@@ -138,7 +132,7 @@ def _staged_by_tasks(
     )
     if by_text:
         writer = writer.option("lineSep", separator)
-    if layout.codec is not None and layout.file_format != "avro" and pieces is None:
+    if layout.codec is not None and pieces is None:
         writer = writer.option("compression", layout.codec)
     # Pieces come in the order of their files; Spark would sort them for the sake of one open file at a time.
     spark.conf.set(_OPEN_FILES, str(_MOST_OPEN_FILES if pieces is not None else 0))
@@ -158,9 +152,7 @@ def _staged_by_tasks(
     rows: list[dict[str, Any]] = []
     if any(not group.startswith(NO_DATA) for group in groups):
         rows = (
-            lines.made_files(spark, files, data, layout, separator)
-            if layout.is_of_lines
-            else _facts(spark, files, data, layout)
+            lines.made_files(spark, files, data) if layout.file_format == "text" else _facts(spark, files, data, layout)
         )
     staged = _published_files(rows, data, f"{run}-{number}", plan, files.name_max_bytes, layout)
     return Staged(

@@ -11,9 +11,12 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+from spark_kafkalite.broker.authentication.authentication import Authentication
+from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
 from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
+from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peer import PeerConnection, PeerIdentity, PeerSettings
 from spark_kafkalite.broker.network.request_memory import RequestMemory
@@ -26,6 +29,7 @@ from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.security.cluster_secret import ClusterSecret
+from spark_kafkalite.security.scram import ScramCredential
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -43,7 +47,8 @@ class Door:
         self.loop = asyncio.get_running_loop()
         self.slices = Slices(self.loop, SliceClock())
         config = DynamicConfig(BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0", **settings}))
-        self.inner_wire = InnerWire(1, "PLAINTEXT", is_for_brokers_alone=for_brokers_alone)
+        (listener,) = config.current.listeners
+        self.inner_wire = InnerWire(1, listener.name, is_for_brokers_alone=for_brokers_alone)
         # Whichever is the present one: tests say what others have.
         self.inner_wire.versions = WireVersions(1, 1)
         self.inner_wire.set_secret(ClusterSecret((SECRET,)))
@@ -54,7 +59,20 @@ class Door:
             RequestMemory(config.current["queued.max.request.bytes"]),
             Descriptors(65_536),
             self.inner_wire,
+            BrokerTls(config.current),
             lambda: 0,
+        )
+        # Without a registry: a test puts credentials here, by mechanism and user.
+        self.credentials: dict[tuple[str, str], ScramCredential] = {}
+        users: Any = SimpleNamespace(
+            find=lambda mechanism, user: self.credentials.get((mechanism, user)), decoy_secret=b"decoys"
+        )
+        self.authentication = Authentication(
+            config.current.sasl_listeners,
+            self.inner_wire,
+            users,
+            FailureDelays(config.current["connection.failed.authentication.delay.ms"] / 1000, self.loop.time),
+            config.current["request.read.timeout.ms"] / 1000,
         )
         self.context: Any = SimpleNamespace(
             loop=self.loop,
@@ -62,9 +80,11 @@ class Door:
             gate=Gate(self.slices.now),
             inner_wire=self.inner_wire,
             config=config.current,
+            authentication=self.authentication,
         )
         handlers.load()
-        self.apis = {key: SERVED_APIS[key] for key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)}
+        before = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+        self.apis = {key: SERVED_APIS[key] for key in before}
         self.apis[ApiKey.HEARTBEAT] = ServedApi(
             ApiKey.HEARTBEAT, 0, HEARTBEAT_VERSION, 0, self._heartbeat, is_raw=False, is_coroutine=True, is_work=False
         )

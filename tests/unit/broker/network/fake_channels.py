@@ -84,6 +84,8 @@ class FakeChannel:
 
     # Descriptors of files to send begin here, beyond those of any process: a file is full of the byte that follows.
     FILES = 1 << 30
+    turn_bytes = 4 * 1024 * 1024
+    unsent_bytes = 0
     needs_handshake = False
     has_buffered = False
     read_needs_write = False
@@ -135,6 +137,9 @@ class FakeChannel:
         self.sent += taken
         return len(taken) or None
 
+    def flush(self) -> bool:
+        return True
+
     def close(self) -> None:
         self.closed = True
 
@@ -144,11 +149,13 @@ class RecordChannel(FakeChannel):
 
     Every third call to receive waits until it may send, and every third to send until something has arrived, as when
     keys change; so does every other step of the handshake. ``readable`` and ``writable`` say which event there is.
+
+    The last byte of what a call to send takes is held until the next call, or ``flush``.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._decrypted = b""
+        self._decrypted = self._kept = b""
         self._steps = 0
         self._receives = 0
         self._sends = 0
@@ -205,4 +212,23 @@ class RecordChannel(FakeChannel):
         assert not self.needs_handshake
         self._sends += 1
         self.write_needs_read = self._sends % 3 == 2
-        return self.write_needs_read
+        return self.write_needs_read or not self.flush()
+
+    @property
+    def unsent_bytes(self) -> int:  # type: ignore[override]
+        return len(self._kept)
+
+    def _take(self, data: bytes) -> int | None:
+        taken = super()._take(data)
+        if taken:
+            self._kept = bytes(self.sent[-1:])
+            self.room += 1
+            del self.sent[-1:]
+        return taken
+
+    def flush(self) -> bool:
+        if self._kept and self.room:
+            self.room -= 1
+            self.sent += self._kept
+            self._kept = b""
+        return not self._kept

@@ -7,6 +7,7 @@ import contextlib
 import random
 import struct
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -320,7 +321,7 @@ def test_what_only_brokers_ask_is_not_advertised() -> None:
     from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 
     handlers.load()
-    exchange: Any = type("Asked", (), {"api_version": 0})
+    exchange: Any = SimpleNamespace(api_version=0, session=SimpleNamespace(versions_answered=lambda: None))
     context: Any = None
     told = {api.api_key for api in api_versions.handle(context, exchange, ApiVersionsRequest()).api_keys}
     assert set(SERVED_APIS) - told == {ApiKey.COMPARE_REPLICAS}

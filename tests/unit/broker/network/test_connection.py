@@ -62,6 +62,7 @@ class FakeOwner:
             "max_response_bytes": 10_000,
             "read_timeout_s": 30.0,
             "idle_s": 600.0,
+            "max_unauthenticated_bytes": 500,
         } | limits
         self.limits = Limits(**settings)
         self.memory = RequestMemory(2000) if memory is None else memory
@@ -75,6 +76,9 @@ class FakeOwner:
     def serve(self, connection: Connection, frame: memoryview) -> None:
         self.served.append(bytes(frame))
         self.answer(connection, bytes(frame))
+
+    def handshake_complete(self, connection: Connection) -> None:
+        assert not connection._channel.needs_handshake
 
     def connection_closed(self, connection: Connection, reason: str, *, hostile: bool) -> None:
         self.closed.append((reason, hostile))

@@ -1,7 +1,8 @@
 import pytest
 
-from spark_kafkalite.broker.network.listeners import parse_listeners
+from spark_kafkalite.broker.network.listeners import check_part, parse_listeners
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.security.settings import SecurityProtocol
 
 PLAIN = ("PLAINTEXT:PLAINTEXT",)
 
@@ -38,7 +39,11 @@ def test_every_interface_needs_an_advertised_host(address: str) -> None:
         (["127.0.0.1:9092"], [], "not of the form NAME://HOST:PORT"),
         (["PLAINTEXT://h:99999"], [], "port 99999 is above 65535"),
         (["PLAINTEXT://h:1", "plaintext://h:2"], [], "names the listener PLAINTEXT twice"),
-        (["SSL://h:1"], [], "security protocol SSL; served are PLAINTEXT"),
+        (
+            ["INNER://h:1"],
+            [],
+            "unknown security protocol INNER; set .*map=...,INNER:PROTOCOL",
+        ),
         (["PLAINTEXT://h:1"], ["OUT://h:1"], "OUT, which is not one of listeners"),
         (["PLAINTEXT://h:1"], ["PLAINTEXT://0.0.0.0:1"], "advertised.listeners=.* means every interface"),
         (["PLAINTEXT://h:1", "B://h:1"], [], "both listen on h:1"),
@@ -47,3 +52,47 @@ def test_every_interface_needs_an_advertised_host(address: str) -> None:
 def test_what_is_refused(listeners: list[str], advertised: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_listeners(listeners, advertised, [*PLAIN, "B:PLAINTEXT", "OUT:PLAINTEXT"])
+
+
+def test_a_listener_has_the_protocol_that_the_map_gives_its_name() -> None:
+    listeners = parse_listeners(
+        ["PLAINTEXT://h:1", "in-side://h:2", "SASL_PLAINTEXT://h:3"], [], ["IN-SIDE:sasl_plaintext"]
+    )
+    assert [listener.protocol.value for listener in listeners] == ["PLAINTEXT", "SASL_PLAINTEXT", "SASL_PLAINTEXT"]
+    assert listeners[1].protocol is SecurityProtocol.SASL_PLAINTEXT
+
+
+def test_the_narrowest_value_of_a_setting_counts() -> None:
+    values = {
+        "ssl.client.auth": "none",
+        "listener.name.in.ssl.client.auth": "required",
+        "sasl.jaas.config": "all",
+        "listener.name.in.scram-sha-256.sasl.jaas.config": "one",
+        "unset": None,
+    }
+    inner, outer = parse_listeners(["IN://h:1", "OUT://h:2"], [], ["IN:PLAINTEXT", "OUT:PLAINTEXT"], values)
+    assert (inner.setting("ssl.client.auth"), outer.setting("ssl.client.auth")) == ("required", "none")
+    assert inner.setting("ssl.client.auth", "PLAIN") == "required"
+    assert inner.setting("sasl.jaas.config", "SCRAM-SHA-256") == "one"
+    assert inner.setting("sasl.jaas.config", "PLAIN") == "all"
+    assert outer.setting("sasl.jaas.config", "SCRAM-SHA-256") == "all"
+    assert inner.setting("unset") is None
+
+
+@pytest.mark.parametrize("part", ["in", "in.plain", "a.b", "a.b.scram-sha-512"])
+def test_a_part_is_a_listener_or_a_mechanism_of_one(part: str) -> None:
+    check_part("name", part, ["IN", "A.B", "A"])
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("internl", r"name: there is no listener 'internl'; did you mean 'internal'\?"),
+        ("zzz", r"name: there is no listener 'zzz'; known are internal, out"),
+        ("internal.scram-sha-265", r"there is no SASL mechanism 'scram-sha-265'; did you mean 'scram-sha-256'\?"),
+        ("internal.kerberos", r"there is no SASL mechanism 'kerberos'; known are plain, "),
+    ],
+)
+def test_a_part_that_does_not_exist_is_named(part: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_part("name", part, ["INTERNAL", "OUT"])

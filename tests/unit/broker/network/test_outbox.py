@@ -35,6 +35,9 @@ class OpenFile:
 class Taking:
     """A channel that takes as much as it is told, call by call, and then everything."""
 
+    turn_bytes = 4 * 1024 * 1024
+    unsent_bytes = 0
+
     def __init__(self, *takes: int | None) -> None:
         self.taken = bytearray()
         self.calls: list[tuple[str, int, bool]] = []

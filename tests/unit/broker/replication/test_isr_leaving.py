@@ -40,7 +40,7 @@ def leading() -> Iterator[Leading]:
             led.store,
             keeps_eligible=True,  # type: ignore[arg-type]
         )
-        led.harness.services.on_offline = leaving.partition_failed
+        led.harness.services.on_offline.append(leaving.partition_failed)
         led.harness.services.on_full = leaving.partition_full
         led.harness.services.on_damaged = leaving.partition_damaged
         led.harness.services.on_hanging = leaving.partitions_hang

@@ -371,6 +371,30 @@ def test_a_failed_flush_takes_the_partition_offline_and_is_not_repeated(harness:
     assert harness.io.work == []
 
 
+def test_every_listener_hears_of_roles_and_of_a_lost_disk(harness: Harness) -> None:
+    heard: list[tuple[str, bool]] = []
+    for name in ("first", "second"):
+        harness.services.on_role_change.append(lambda each, name=name: heard.append((name, each.is_leader)))
+    harness.services.on_offline += [lambda _: heard.append(("third", False)), lambda _: heard.append(("fourth", False))]
+    partition = harness.partition()
+    assert heard == [("first", True), ("second", True)]
+    heard.clear()
+    partition.go_offline(OSError(5, "gone"))
+    assert heard == [("first", False), ("second", False), ("third", False), ("fourth", False)]
+
+
+def test_a_partition_that_is_closed_late_leaves_its_log_to_the_next(harness: Harness) -> None:
+    before = harness.partition()
+    log = before.log
+    after = Partition(before.topic_partition, before.topic_id, log, harness.services)
+    before.close()
+    assert log.on_start_moved == [after._log_start_moved]
+    assert log.local.known_damage.listener is after
+    after.close()
+    assert log.on_start_moved == []
+    assert log.local.known_damage.listener is None
+
+
 def test_a_failed_write_takes_the_partition_offline(harness: Harness) -> None:
     partition = harness.partition()
     harness.append(partition)

@@ -13,7 +13,7 @@ from spark_kafkalite import slices
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.replica_fetcher import FetchSettings, LeaderFetcher
-from spark_kafkalite.broker.replication.replica_fetchers import ReplicaFetchers
+from spark_kafkalite.broker.replication.replication import ReplicaFetchers
 from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, KafkaStorageError, NoMemoryForAnswer
 from spark_kafkalite.log import copied_batches
@@ -371,7 +371,7 @@ def test_a_truncation_is_done_in_threads_and_keeps_other_roles_waiting(make_worl
     world = make_world()
     partition = world.partitions[0]
     settled: list[Partition] = []
-    world.services.on_settled = settled.append
+    world.services.on_settled.append(settled.append)
     copy_at_once(partition.log, make_stored_batch(0, 3, 4))
     world.io.held = True
     world.follow()

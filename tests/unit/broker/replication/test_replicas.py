@@ -62,7 +62,7 @@ class World:
         )
         self.replicas = Replicas(loop, self.logs, services, self.view, self.config_of, Slices(loop, SliceClock()))
         self.view.add_listener(self.replicas.cluster_changed)
-        self.logs.on_offline = self.replicas.directory_failed
+        self.logs.on_offline.append(self.replicas.directory_failed)
         self.deleted_topic_ids: frozenset[str] = frozenset()
         self.zxid = 10
         self.incarnation = Incarnation(1)

@@ -19,6 +19,7 @@ from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, Dispatcher, ServedApi
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
 from spark_kafkalite.broker.requests.gate import AT_ONCE, Gate
+from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.slices import PASS_S, SLICE_S, Slices, Work
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -610,7 +611,8 @@ class CoordinationDouble:
 
 def coordinated_by(world: World, **differs: Any) -> CoordinationDouble:
     """Have a context whose handlers answer as ``differs`` says where it does not coordinate."""
-    coordination = world.context.coordination = CoordinationDouble()
+    coordination = CoordinationDouble()
+    world.context.coordinators = {GROUPS: SimpleNamespace(coordination=coordination)}
 
     async def work(exchange: Any, work: Work[Any]) -> Any:
         return await world.context.slices.run(work if exchange.is_inside else world.context.gate.when_long(work))

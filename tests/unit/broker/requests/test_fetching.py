@@ -85,8 +85,7 @@ class Connection:
 
     def close(self, reason: str, *, hostile: bool = False) -> None:
         self.closed = reason
-        if self.session.on_close is not None:
-            self.session.on_close()
+        self.session.connection_closed()
 
     # Fetching -------------------------------------------------------------------------------------------------------
 

@@ -68,6 +68,7 @@ def rebalance() -> dict[str, int]:
                 client_id="member",
                 session=SimpleNamespace(client_host="/127.0.0.1"),
                 call_if_abandoned=lambda callback: None,
+                may=lambda *_: True,
             )
             is_small = len(frame) <= SMALL_REQUEST_BYTES
             begun = handler(context, request, codec.decode_request(key, version, frame, 0)) if is_small else None

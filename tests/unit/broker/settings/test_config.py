@@ -175,3 +175,45 @@ def test_a_file_for_kraft_is_explained_with_all_its_names() -> None:
                 "share.coordinator.state.topic.min.isr": 1,
             }
         )
+
+
+TWO_LISTENERS = {
+    "listeners": "IN://127.0.0.1:1,SASL_PLAINTEXT://127.0.0.1:2",
+    "listener.security.protocol.map": "IN:PLAINTEXT",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+}
+
+
+def test_a_setting_of_one_listener_is_taken_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    lines = [f"{name}={value}" for name, value in TWO_LISTENERS.items()]
+    path.write_text("\n".join([*lines, "listener.name.IN.ssl.client.auth=requested", "ssl.client.auth=required"]))
+    inner, outer = BrokerConfig.load(path, {"listener.name.in.ssl.protocol": "TLSv1.2"}).listeners
+    assert (inner.setting("ssl.client.auth"), outer.setting("ssl.client.auth")) == ("requested", "required")
+    assert (inner.setting("ssl.protocol"), outer.setting("ssl.protocol")) == ("TLSv1.2", "TLSv1.3")
+
+
+def test_the_inner_listener_is_named_by_itself_or_by_its_protocol() -> None:
+    def inner(**more: str) -> str:
+        named = {name.replace("_", "."): value for name, value in more.items()}
+        return BrokerConfig.from_properties(TWO_LISTENERS | named).inner_listener.name
+
+    assert inner() == "IN"
+    assert inner(inter_broker_listener_name="sasl_plaintext") == "SASL_PLAINTEXT"
+    assert inner(security_inter_broker_protocol="SASL_PLAINTEXT") == "SASL_PLAINTEXT"
+    with pytest.raises(ConfigError, match=r"protocol=PLAINTEXT: not one of .*; set .*listener.name=IN instead"):
+        inner(security_inter_broker_protocol="PLAINTEXT")
+    with pytest.raises(ConfigError, match="give one of them"):
+        inner(security_inter_broker_protocol="PLAINTEXT", inter_broker_listener_name="IN")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("listener.name.inn.ssl.client.auth", "there is no listener 'inn'"),
+        ("listener.name.in.plane.ssl.client.auth", "no SASL mechanism 'plane'; did you mean 'plain'"),
+    ],
+)
+def test_a_setting_of_a_listener_that_does_not_exist_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BrokerConfig.from_properties(TWO_LISTENERS | {name: "none"})

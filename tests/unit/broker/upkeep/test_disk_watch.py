@@ -33,7 +33,7 @@ class Watch:
         self.logs.open()
         self.logs.load()
         self.offline: list[str] = []
-        self.logs.on_offline = self.offline.append
+        self.logs.on_offline.append(self.offline.append)
         self.has_failed = False
         self.retried_s: list[float] = []
         self.rooms = 0

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import struct
 
-import pytest
-
-from spark_kafkalite.client.consume.isolation import AbortedTransactions, control_type
-from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.client.consume.isolation import AbortedTransactions
+from spark_kafkalite.records.control import COMMIT, Marker, build_marker
 from spark_kafkalite.records.kernel import OpenBatch, read_header
-from spark_kafkalite.records.layout import CONTROL_BIT
 
 
 def data(base_offset: int, producer_id: int, *, transactional: bool = True, records: int = 2) -> memoryview:
@@ -25,11 +22,8 @@ def data(base_offset: int, producer_id: int, *, transactional: bool = True, reco
 
 def marker(base_offset: int, producer_id: int, kind: int) -> memoryview:
     """A control batch: abort (0) or commit (1)."""
-    builder = OpenBatch(10_000)
-    builder.append(0, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 1), None)
-    built = builder.build(0, None, producer_id=producer_id, producer_epoch=0, transactional=True)
+    built = build_marker(producer_id, 0, Marker(commits=kind == COMMIT, coordinator_epoch=1), 0)
     struct.pack_into(">q", built, 0, base_offset)
-    built[22] |= CONTROL_BIT
     return memoryview(built)
 
 
@@ -61,17 +55,3 @@ def test_a_commit_does_not_end_somebody_elses_abort() -> None:
 def test_batches_without_transaction_are_seen() -> None:
     assert hidden([(7, 0)], data(0, 7, transactional=False)) == [False]
     assert hidden(None, data(0, 7)) == [False]
-
-
-def test_control_types_are_read_from_the_key() -> None:
-    for kind in (0, 1):
-        batch = marker(5, 7, kind)
-        assert control_type(batch, 0, read_header(batch)) == kind
-
-
-@pytest.mark.parametrize("length", range(61, 69))
-def test_a_cut_control_record_is_an_error(length: int) -> None:
-    batch = marker(5, 7, 0)
-    header = read_header(batch)
-    with pytest.raises(CorruptMessage, match="control batch at offset 5"):
-        control_type(batch[:length], 0, header)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from spark_kafkalite.client.produce.delivery import BatchDelivery, Delivery, ProducerBatch, RecordMetadata
-from spark_kafkalite.client.produce.splitting import split_batch
+from spark_kafkalite.client.produce.outcomes import split_batch
 from spark_kafkalite.errors import MessageTooLarge
 from spark_kafkalite.records.kernel import ColumnBuilder, OpenBatch, read_header
 from tests.patience import PATIENCE_S

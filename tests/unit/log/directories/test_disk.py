@@ -141,7 +141,7 @@ def test_other_errors_take_the_whole_directory_offline_and_no_other(start: Start
     fs = MemoryFs()
     manager = start(fs, log_dirs=("/a", "/b"))
     offline: list[str] = []
-    manager.on_offline = offline.append
+    manager.on_offline.append(offline.append)
     logs = [manager.create(key, ID) for key in KEYS]
     assert [log.disk.path for log in logs] == ["/a", "/b", "/a", "/b"]
     for log in logs:

@@ -28,20 +28,20 @@ def test_what_is_not_obeyed_is_named_once(tmp_path: Path, caplog: pytest.LogCapt
         async with a_cluster(tmp_path, 1) as cluster:
             tools = OldTools(cluster.brokers[0].store, ManualClock())
             # A tool makes the parents without asking for anything.
-            await write(cluster, "/config/users", b"")
+            await write(cluster, "/config/clients", b"")
             await tools.look()
             assert caplog.messages == []
             await write(cluster, "/admin/reassign_partitions")
-            await write(cluster, "/config/users/alice")
+            await write(cluster, "/config/clients/alice")
             await tools.look()
-            await write(cluster, "/config/users/bob")
+            await write(cluster, "/config/clients/bob")
             await tools.look()
 
     with caplog.at_level(logging.WARNING):
         run(work())
     assert [line.partition(",")[0] for line in caplog.messages] == [
         "registry node /admin/reassign_partitions",
-        "registry node /config/users",
+        "registry node /config/clients",
     ]
     assert all("is not obeyed: " in line for line in caplog.messages)
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from spark_kafkalite.spark.jobs.copying.pace import Pace, counted_bytes
+from spark_kafkalite.spark.jobs.copying.topic_copy import Pace, counted_bytes
 
 
 class Clock:

@@ -19,12 +19,12 @@ from spark_kafkalite.spark.jobs.destination.manifest import (
     ManifestError,
     PublishedFile,
     RecreatedTopic,
+    Staged,
     manifest_numbers,
     staging_path,
 )
 from spark_kafkalite.spark.jobs.destination.manifest_reader import read_manifest
 from spark_kafkalite.spark.jobs.destination.names import file_name
-from spark_kafkalite.spark.jobs.destination.staged import Staged
 from spark_kafkalite.spark.jobs.load.accounting import AuditError
 from spark_kafkalite.spark.jobs.load.completeness import Directories
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan

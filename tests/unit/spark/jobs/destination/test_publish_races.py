@@ -18,9 +18,8 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.jobs.destination import publish
 from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 from spark_kafkalite.spark.jobs.destination.lease import DestinationHeld
-from spark_kafkalite.spark.jobs.destination.manifest import FilePart, LoadedTopic, PublishedFile, staging_path
+from spark_kafkalite.spark.jobs.destination.manifest import FilePart, LoadedTopic, PublishedFile, Staged, staging_path
 from spark_kafkalite.spark.jobs.destination.names import file_name
-from spark_kafkalite.spark.jobs.destination.staged import Staged
 from spark_kafkalite.spark.jobs.load.planning import LoadPlan
 from spark_kafkalite.spark.offset_ranges import OffsetRange
 from tests.patience import PATIENCE_S

@@ -76,6 +76,12 @@ def test_another_layout_needs_the_option(changed: dict[str, str], told: str | No
     assert refusal(written("a"), change_layout=True, **changed) is None
 
 
+def test_a_format_that_is_no_longer_written_is_not_recommended() -> None:
+    told = refusal(written("a", format="avro")) or ""
+    assert "written with --format avro, and this run has --format parquet: to write new files with" in told
+    assert "leave the others as they are, give --change-layout" in told
+
+
 def test_the_zone_does_not_matter_without_directories_of_time() -> None:
     assert refusal(written("a", partition_by="none"), partition_by="none", time_zone="Asia/Kolkata") is None
 

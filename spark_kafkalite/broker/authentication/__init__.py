@@ -1,0 +1,1 @@
+"""How clients and brokers authenticate by SASL: the exchanges, the mechanisms of each listener, and the users."""

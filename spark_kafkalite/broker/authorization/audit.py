@@ -1,0 +1,105 @@
+"""The audit log: which principal was allowed or denied what, in Kafka's words, under Kafka's name for the logger.
+
+A denial is written at level INFO, at most a few times in ten seconds for the same principal and resource. What is left
+out is counted, and the next line has the count. What is allowed is written at level DEBUG, every time.
+
+Names come from clients: control characters are escaped, and long names are cut.
+Source: kafka.security.authorizer.AclAuthorizer.logAuditMessage.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from spark_kafkalite.acls import CLUSTER_NAME, Operation, ResourceType
+from spark_kafkalite.broker.authorization.acl_table import Verdict
+from spark_kafkalite.broker.event_log import AUDIT_LOGGER
+from spark_kafkalite.wire.api_keys import ApiKey
+
+_PERIOD_S: Final = 10.0
+_BURST: Final = 3
+# Principals and resources that are counted in one period; beyond them only the count of all is kept.
+_MOST_COUNTED: Final = 2000
+_SHOWN_CHARS: Final = 200
+
+
+class Audit:
+    """Writes the lines."""
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logging.getLogger(AUDIT_LOGGER)
+        self._monotonic_s = monotonic_s
+        self._period_began_s = monotonic_s()
+        # Lines of this period by principal, type and name.
+        self._counts: dict[tuple[str, ResourceType, str | None], int] = {}
+        self._left_out = 0
+
+    @property
+    def writes_allowed(self) -> bool:
+        """Whether what is allowed is written, too."""
+        return self._logger.isEnabledFor(logging.DEBUG)
+
+    def write(
+        self,
+        principal: str,
+        host: str,
+        api_key: int,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str | None,
+        verdict: Verdict,
+    ) -> None:
+        """Write a decision, unless its kind has had its share of lines."""
+        level = logging.DEBUG if verdict.allowed else logging.INFO
+        if not self._logger.isEnabledFor(level):
+            return
+        left_out = 0
+        if not verdict.allowed:
+            now_s = self._monotonic_s()
+            if now_s - self._period_began_s >= _PERIOD_S:
+                left_out, self._left_out = self._left_out, 0
+                self._period_began_s = now_s
+                self._counts.clear()
+            key = principal, resource_type, name
+            count = self._counts.get(key, 0)
+            if count >= _BURST or (not count and len(self._counts) >= _MOST_COUNTED):
+                self._left_out += 1
+                return
+            self._counts[key] = count + 1
+        self._logger.log(
+            level,
+            "Principal = %s is %s operation = %s from host = %s on resource = %s for request = %s based on %s%s",
+            _shown(principal),
+            "Allowed" if verdict.allowed else "Denied",
+            operation.name,
+            host,
+            f"{resource_type.title}:LITERAL:{'any' if name is None else _shown(name)}",
+            _api_name(api_key),
+            _rule(verdict),
+            f" ({left_out} more denials were not written)" if left_out else "",
+        )
+
+
+def _shown(text: str) -> str:
+    if text == CLUSTER_NAME or (text.isprintable() and len(text) <= _SHOWN_CHARS):
+        return text
+    return repr(text[:_SHOWN_CHARS]) + ("..." if len(text) > _SHOWN_CHARS else "")
+
+
+def _api_name(api_key: int) -> str:
+    return ApiKey(api_key).api_name if api_key in ApiKey._value2member_map_ else str(api_key)
+
+
+def _rule(verdict: Verdict) -> str:
+    if verdict.by is not None:
+        (resource_type, pattern_type, name), entry = verdict.by
+        return (
+            f"ACL {entry.permission.name} {entry.operation.name} to {entry.principal} from {entry.host} on "
+            f"{resource_type.title}:{pattern_type.name}:{_shown(name)}"
+        )
+    if verdict.is_open:
+        return f"allow.everyone.if.no.acl.found={str(verdict.allowed).lower()}, because the resource has no ACL"
+    return "super.users" if verdict.allowed else "no ACL that allows it"

@@ -1,0 +1,101 @@
+"""Paths and payloads of the settings of users, client ids and addresses, and of the notices of their changes. Pure.
+
+As in Apache Kafka with ZooKeeper:
+
+================================  ============================================================================
+path                              data
+================================  ============================================================================
+/config/users/U                   version 1: config. A user's SCRAM credentials (``SCRAM-SHA-256``,
+                                  ``SCRAM-SHA-512``) and its quotas
+/config/users/U/clients/C         version 1: config. Quotas of one user with one client id
+/config/clients/C, /config/ips/A  version 1: config. Quotas
+/config/changes/config_change_N   version 2: entity_path, such as ``users/U``; a sequence node for each change
+================================  ============================================================================
+
+Names are written as in a URL's query with ``%20`` for a blank, so that they have no slash; ``<default>`` is the entity
+that stands for all of a kind. An *entity path* is a path without ``/config/``.
+
+A node of a user is private: it is made for a session that has authenticated, and only that identity reads it. A session
+that has not (``zookeeper.digest``) makes a node that all clients of the registry can read.
+Source: kafka.server.ConfigEntityName, org.apache.kafka.common.utils.Sanitizer, kafka.zk.ZkData.sensitiveRootPaths.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote
+
+from spark_kafkalite.registry.node_json import decode_object, encode_object, reading, text
+from spark_kafkalite.registry.znodes import CONFIG_CHANGES, DEFAULT_ENTITY
+
+CONFIG_ROOT: Final = "/config"
+USERS: Final = "users"
+CLIENTS: Final = "clients"
+IPS: Final = "ips"
+NOTICE_PREFIX: Final = "config_change_"
+# Of this broker's own making, from which it takes the salts of users that do not exist.
+DECOY_SECRET: Final = "/kafkalite/scram_decoy_secret"
+
+_NOTICE_VERSION: Final = 2
+
+
+def sanitized(name: str) -> str:
+    """Return a name as it stands in a path. Source: Sanitizer.sanitize."""
+    return quote(name, safe="-_.").replace("~", "%7E")
+
+
+def desanitized(name: str) -> str:
+    """Return the name that stands for itself in a path."""
+    return unquote(name)
+
+
+def user_entity(user: str) -> str:
+    """Return the entity path of a user."""
+    return f"{USERS}/{sanitized(user)}"
+
+
+def user_of_entity(entity: str) -> str | None:
+    """Return the user whose own node an entity path names, None for another kind of entity."""
+    kind, _, name = entity.partition("/")
+    if kind != USERS or not name or "/" in name or name == DEFAULT_ENTITY:
+        return None
+    return desanitized(name)
+
+
+def entity_node(entity: str) -> str:
+    """Return the node of an entity path."""
+    return f"{CONFIG_ROOT}/{entity}"
+
+
+def user_of_node(path: str) -> str | None:
+    """Return the user whose own node a path is, None for any other."""
+    return user_of_entity(path.removeprefix(f"{CONFIG_ROOT}/")) if path.startswith(f"{CONFIG_ROOT}/") else None
+
+
+def is_private(path: str) -> bool:
+    """Return whether a node is for brokers alone: those of users with their parent, and the secret for decoys."""
+    return f"{path}/".startswith(f"{CONFIG_ROOT}/{USERS}/") or path == DECOY_SECRET
+
+
+def encode_notice(entity: str) -> bytes:
+    """Return the data of a notice that an entity's settings have changed."""
+    return encode_object({"version": _NOTICE_VERSION, "entity_path": entity})
+
+
+def decode_notice(name: str, data: bytes) -> str:
+    """Return the entity path in a notice of this name. Raises MalformedNode.
+
+    Version 1, which old tools write, has entity_type and entity_name instead.
+    """
+    path = f"{CONFIG_CHANGES}/{name}"
+    fields = decode_object(path, data)
+    with reading(path, data):
+        if fields.get("version") == 1:
+            return f"{text(fields['entity_type'])}/{text(fields['entity_name'])}"
+        return text(fields["entity_path"])
+
+
+def notice_number(name: str) -> int | None:
+    """Return the number of a notice, None for a node that is none."""
+    digits = name.removeprefix(NOTICE_PREFIX)
+    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None

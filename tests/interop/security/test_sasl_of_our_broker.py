@@ -1,0 +1,372 @@
+"""Our broker authenticates the clients of others and ours, and its users are kept by Kafka's tools and ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiokafka
+import aiokafka.errors
+import confluent_kafka
+import confluent_kafka.admin
+import pytest
+
+from spark_kafkalite import Admin, Producer
+from spark_kafkalite.errors import KafkaError, RegistryError, ResourceNotFound, SaslAuthenticationFailed
+from spark_kafkalite.registry import entity_nodes
+from spark_kafkalite.registry.zookeeper import open_zookeeper
+from spark_kafkalite.testing.apache_kafka import properties_text
+from spark_kafkalite.testing.certificates import LOOPBACK, Authority
+from spark_kafkalite.testing.child_process import free_ports
+from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
+from tests.interop.security.numbered_load import NumberedLoad
+from tests.interop.security.test_reference_clients import reason_of_refusal
+from tests.interop.support.java_tools import JavaTools
+from tests.interop.support.sasl_broker import (
+    ADMIN,
+    ADMIN_PASSWORD,
+    LIFETIME_MS,
+    MECHANISMS,
+    PLAIN,
+    SCRAM_256,
+    SCRAM_512,
+    USERS_OF_PLAIN,
+    SaslBroker,
+    in_librdkafkas_words,
+    in_pythons_words,
+    settings_of,
+)
+from tests.patience import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
+
+USER, PASSWORD = "carol", "carol's p\xe4ssword"
+# Passwords as they could be found in a log: as they are, and salted and encoded they are others.
+CANARIES = (ADMIN_PASSWORD, PASSWORD, "wrong-canary")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslBroker]:
+    with SaslBroker(tmp_path_factory.mktemp("broker") / "data") as running:
+        with Admin(settings_of(running.bootstrap)) as admin:
+            for mechanism in (SCRAM_256, SCRAM_512):
+                admin.set_password(USER, PASSWORD, mechanism=mechanism)
+            admin.create_topic("sent", 1, 1)
+        yield running
+        log = running.stderr_path.read_text()
+        assert [canary for canary in CANARIES if canary in log] == []
+        assert "Traceback" not in log
+
+
+def credentials(mechanism: str) -> tuple[str, str]:
+    return (ADMIN, ADMIN_PASSWORD) if mechanism == PLAIN else (USER, PASSWORD)
+
+
+def ours(bootstrap: str, mechanism: str, user: str, password: str) -> str | None:
+    try:
+        with Admin(settings_of(bootstrap, mechanism, user, password)) as admin:
+            assert "sent" in admin.list_topics()
+    except SaslAuthenticationFailed as error:
+        return str(error)
+    return None
+
+
+def librdkafka(bootstrap: str, mechanism: str, user: str, password: str) -> str | None:
+    return reason_of_refusal(in_librdkafkas_words(bootstrap, mechanism, user, password))
+
+
+def kafka_python(bootstrap: str, mechanism: str, user: str, password: str) -> str | None:
+    import kafka  # not before: it warns
+    import kafka.errors
+
+    settings = in_pythons_words(bootstrap, mechanism, user, password)
+    with contextlib.ExitStack() as stack:
+        try:
+            consumer = kafka.KafkaConsumer(**settings, bootstrap_timeout_ms=3000)
+            stack.callback(consumer.close)
+            assert "sent" in consumer.topics()
+        except kafka.errors.KafkaError as error:
+            return f"{type(error).__name__}: {error}"
+    return None
+
+
+def aio(bootstrap: str, mechanism: str, user: str, password: str) -> str | None:
+    async def run() -> str | None:
+        producer = aiokafka.AIOKafkaProducer(**in_pythons_words(bootstrap, mechanism, user, password))
+        try:
+            await producer.start()
+            await producer.send_and_wait("sent", b"x")
+        except aiokafka.errors.KafkaError as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            await producer.stop()
+        return None
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("client", [ours, librdkafka, kafka_python, aio])
+def test_the_right_password_is_taken_and_others_are_not(
+    broker: SaslBroker, client: Callable[..., str | None], mechanism: str
+) -> None:
+    user, password = credentials(mechanism)
+    assert client(broker.bootstrap, mechanism, user, password) is None
+    for wrong in ((user, "wrong-canary"), ("nobody", password)):
+        reason = client(broker.bootstrap, mechanism, *wrong)
+        assert reason is not None, wrong
+        assert client in (kafka_python, aio) or "uthentication failed" in reason
+
+
+@pytest.fixture
+def tool(broker: SaslBroker, java_tools: JavaTools, tmp_path: Path) -> Callable[..., Any]:
+    def run(
+        name: str,
+        *arguments: str,
+        mechanism: str = PLAIN,
+        user: str = ADMIN,
+        password: str = ADMIN_PASSWORD,
+        check: bool = True,
+    ) -> subprocess.CompletedProcess[str]:
+        config = tmp_path / "client.properties"
+        settings = settings_of(broker.bootstrap, mechanism, user, password)
+        config.write_text(properties_text(settings))
+        arguments = ("--bootstrap-server", broker.bootstrap, "--command-config", str(config), *arguments)
+        return java_tools.run(name, *arguments, check=check)
+
+    return run
+
+
+@pytest.mark.kafka
+def test_users_of_kafkas_tool(broker: SaslBroker, tool: Callable[..., Any]) -> None:
+    configs, topics = "kafka.admin.ConfigCommand", "org.apache.kafka.tools.TopicCommand"
+    dave = ("--entity-type", "users", "--entity-name", "dave")
+    both = "SCRAM-SHA-512=[password=dave-1],SCRAM-SHA-256=[iterations=8192,password=dave-2]"
+    altered = tool(configs, "--alter", *dave, "--add-config", both).stdout
+    assert "Completed updating config for user dave." in altered
+    described = tool(configs, "--describe", *dave).stdout
+    assert "SCRAM credential configs for user-principal 'dave' are" in described
+    assert "SCRAM-SHA-256=iterations=8192" in described and "SCRAM-SHA-512=iterations=4096" in described
+    for mechanism, password in ((SCRAM_512, "dave-1"), (SCRAM_256, "dave-2")):
+        as_dave = {"mechanism": mechanism, "user": "dave", "password": password}
+        assert "sent" in tool(topics, "--list", **as_dave).stdout.split()
+        refused = tool(topics, "--list", **(as_dave | {"password": "wrong-canary"}), check=False)
+        assert refused.returncode != 0
+        assert (
+            "SaslAuthenticationException: Authentication failed during authentication due to invalid credentials with "
+            f"SASL mechanism {mechanism}" in refused.stdout + refused.stderr
+        )
+    tool(configs, "--alter", *dave, "--delete-config", "SCRAM-SHA-512")
+    assert "SCRAM-SHA-512" not in tool(configs, "--describe", *dave).stdout
+    refused = tool(topics, "--list", mechanism=SCRAM_512, user="dave", password="dave-1", check=False)
+    assert "SaslAuthenticationException" in refused.stdout + refused.stderr
+    assert "sent" in tool(topics, "--list", mechanism=SCRAM_256, user="dave", password="dave-2").stdout.split()
+    again = tool(configs, "--alter", *dave, "--delete-config", "SCRAM-SHA-512", check=False)
+    assert "Attempt to delete a user credential that does not exist" in again.stdout + again.stderr
+    few = tool(configs, "--alter", *dave, "--add-config", "SCRAM-SHA-256=[iterations=10,password=x]", check=False)
+    assert few.returncode != 0
+    refused = tool(
+        configs, "--alter", "--entity-type", "users", "--entity-name", "broker-1", "--add-config",
+        "SCRAM-SHA-256=[password=x]", check=False,
+    )  # fmt: skip
+    assert "those of the brokers; choose another name" in refused.stdout + refused.stderr
+
+
+def test_users_of_librdkafka(broker: SaslBroker) -> None:
+    admin = confluent_kafka.admin.AdminClient(in_librdkafkas_words(broker.bootstrap, PLAIN, ADMIN, ADMIN_PASSWORD))
+    mechanism = confluent_kafka.admin.ScramMechanism.SCRAM_SHA_512
+    upsertion = confluent_kafka.admin.UserScramCredentialUpsertion(
+        "erin", confluent_kafka.admin.ScramCredentialInfo(mechanism, 5000), b"erin-pass"
+    )
+    (done,) = admin.alter_user_scram_credentials([upsertion]).values()
+    done.result(PATIENCE_S)
+    described = admin.describe_user_scram_credentials(["erin"])["erin"].result(PATIENCE_S)
+    assert [(each.mechanism, each.iterations) for each in described.scram_credential_infos] == [(mechanism, 5000)]
+    assert ours(broker.bootstrap, SCRAM_512, "erin", "erin-pass") is None
+    deletion = confluent_kafka.admin.UserScramCredentialDeletion("erin", mechanism)
+    (done,) = admin.alter_user_scram_credentials([deletion]).values()
+    done.result(PATIENCE_S)
+    assert ours(broker.bootstrap, SCRAM_512, "erin", "erin-pass") is not None
+
+
+def test_a_password_is_changed_and_a_user_outlives_a_restart(tmp_path: Path) -> None:
+    with SaslBroker(tmp_path / "data") as broker:
+        with Admin(settings_of(broker.bootstrap)) as admin:
+            admin.create_topic("sent", 1, 1)
+            admin.set_password("zo\xeb/%", "one")
+            admin.set_password("zo\xeb/%", "two")
+            assert admin.describe_users() == {"zo\xeb/%": {SCRAM_512: 4096}}
+        for _ in range(2):
+            assert ours(broker.bootstrap, SCRAM_512, "zo\xeb/%", "one") is not None
+            assert ours(broker.bootstrap, SCRAM_512, "zo\xeb/%", "two") is None
+            broker.restart()
+        with Admin(settings_of(broker.bootstrap)) as admin:
+            admin.delete_user("zo\xeb/%")
+            with pytest.raises(ResourceNotFound):
+                admin.delete_user("zo\xeb/%")
+
+
+def test_load_over_many_sessions(broker: SaslBroker) -> None:
+    """Nothing is lost, doubled or out of order while clients authenticate again every two seconds."""
+    load = NumberedLoad(settings_of(broker.reauth, SCRAM_256, USER, PASSWORD), "many-sessions")
+    load.start()
+    try:
+        load.run_for(5 * LIFETIME_MS / 1000)
+    finally:
+        load.finish()
+    assert load.sent and load.answers
+
+
+@pytest.mark.parametrize("client", ["librdkafka", "kafka-python"])
+def test_clients_of_others_authenticate_again(broker: SaslBroker, client: str) -> None:
+    def expired() -> int:
+        return broker.stderr_path.read_text().count("its session has expired")
+
+    before = expired()
+    pause_s = LIFETIME_MS / 1000 / 10
+    if client == "librdkafka":
+        producer = confluent_kafka.Producer(in_librdkafkas_words(broker.reauth, SCRAM_256, USER, PASSWORD))
+        for _ in range(30):
+            producer.produce("sent", b"x")
+            assert producer.flush(PATIENCE_S) == 0
+            time.sleep(pause_s)
+    else:
+        import kafka
+
+        sender = kafka.KafkaProducer(**in_pythons_words(broker.reauth, SCRAM_256, USER, PASSWORD))
+        for _ in range(30):
+            sender.send("sent", b"x").get(PATIENCE_S)
+            time.sleep(pause_s)
+        sender.close()
+    # Over three lifetimes: one that does not authenticate again is cut off at each. A busy machine may be late once.
+    assert expired() - before <= 1
+
+
+def test_a_deleted_user_is_served_no_longer_than_its_session(broker: SaslBroker) -> None:
+    with Admin(settings_of(broker.bootstrap)) as admin, contextlib.ExitStack() as stack:
+        admin.set_password("frank", "frank-pass")
+        frank = stack.enter_context(Admin(settings_of(broker.reauth, SCRAM_512, "frank", "frank-pass")))
+        frank.list_topics()
+        admin.delete_user("frank")
+
+        def is_refused() -> bool:
+            try:
+                frank.list_topics(timeout_ms=5000)
+            except SaslAuthenticationFailed:
+                return True
+            return False
+
+        wait_until(is_refused, "the session of the deleted user ends")
+
+
+DIGEST = "cluster:password"
+
+
+class Pair(NamedTuple):
+    registry: RegistryProcess
+    brokers: list[BrokerProcess]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two brokers, whose one listener serves clients and themselves."""
+    path = tmp_path_factory.mktemp("pair")
+    with RegistryProcess(path / "registry") as registry, contextlib.ExitStack() as stack:
+        brokers = []
+        for number, port in enumerate(free_ports(2), 1):
+            overrides = {
+                "broker.id": number,
+                "listeners": f"SASL_PLAINTEXT://127.0.0.1:{port}",
+                "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+                "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS_OF_PLAIN,
+                "zookeeper.connect": registry.connect,
+                "zookeeper.digest": DIGEST,
+            }
+            brokers.append(stack.enter_context(BrokerProcess(path / f"broker-{number}", overrides=overrides)))
+        yield Pair(registry, brokers)
+
+
+def test_brokers_and_clients_share_a_listener(pair: Pair) -> None:
+    first, second = (broker.bootstrap for broker in pair.brokers)
+    with Admin(settings_of(first)) as admin:
+        # The follower authenticates to its leader there.
+        admin.create_topic("sent", 2, 2, configs={"min.insync.replicas": "2"})
+        with Producer(settings_of(second)) as producer:
+            for partition in range(2):
+                assert producer.send("sent", b"x", partition=partition).result(PATIENCE_S).offset == 0
+        admin.set_password(USER, PASSWORD, mechanism=SCRAM_256)
+        admin.set_password(USER, PASSWORD, mechanism=SCRAM_512)
+    for bootstrap in (first, second):
+        for mechanism in (SCRAM_256, SCRAM_512):
+            wait_until(
+                lambda: ours(bootstrap, mechanism, USER, PASSWORD) is None,  # noqa: B023
+                "the other broker knows the user",
+            )
+    # The secret of the cluster makes no client a user, and no client's user a broker.
+    assert ours(second, SCRAM_256, "broker-1", PASSWORD) is not None
+    with Admin(settings_of(second)) as admin, pytest.raises(KafkaError, match="those of the brokers"):
+        admin.set_password("broker-1", "x")
+
+
+def test_only_brokers_read_the_credentials_of_users(pair: Pair) -> None:
+    with Admin(settings_of(pair.brokers[0].bootstrap)) as admin:
+        admin.set_password("grace", "grace-pass")
+    path = entity_nodes.entity_node(entity_nodes.user_entity("grace"))
+    brokers_store = open_zookeeper(pair.registry.connect, auth=("digest", DIGEST))
+    strangers_store = open_zookeeper(pair.registry.connect)
+    try:
+        data, _ = brokers_store.get(path).result(PATIENCE_S)
+        assert b'"SCRAM-SHA-512":"salt=' in data
+        for private in (path, entity_nodes.DECOY_SECRET):
+            with pytest.raises(RegistryError):
+                strangers_store.get(private).result(PATIENCE_S)
+        with pytest.raises(RegistryError):
+            strangers_store.create("/config/users/mallory", data).result(PATIENCE_S)
+    finally:
+        brokers_store.close()
+        strangers_store.close()
+
+
+@pytest.mark.kafka
+def test_sasl_over_tls(tmp_path: Path, java_tools: JavaTools) -> None:
+    """The principal is SASL's, and the credentials are read by no one on the way."""
+    authority = Authority(tmp_path / "certificates", "authority")
+    certificate = authority.issue("broker", *LOOPBACK)
+    overrides = {
+        "listeners": f"SASL_SSL://127.0.0.1:{free_ports(1)[0]}",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": USERS_OF_PLAIN,
+        "ssl.keystore.location": certificate.pem_file(),
+        "ssl.keystore.type": "PEM",
+    }
+    trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(authority.pem_file())}
+    with BrokerProcess(tmp_path / "data", overrides=overrides) as broker:
+
+        def settings(mechanism: str, user: str, password: str) -> dict[str, str]:
+            return settings_of(broker.bootstrap, mechanism, user, password) | trust | {"security.protocol": "SASL_SSL"}
+
+        with Admin(settings(PLAIN, ADMIN, ADMIN_PASSWORD)) as admin:
+            admin.create_topic("sent", 1, 1)
+            admin.set_password(USER, "carol-pass")
+        for mechanism, user, password in ((PLAIN, ADMIN, ADMIN_PASSWORD), (SCRAM_512, USER, "carol-pass")):
+            with Admin(settings(mechanism, user, password)) as admin:
+                assert admin.list_topics() == ["sent"]
+            with Admin(settings(mechanism, user, "wrong")) as admin, pytest.raises(SaslAuthenticationFailed):
+                admin.list_topics()
+            theirs = in_librdkafkas_words(broker.bootstrap, mechanism, user, password)
+            theirs |= {"security.protocol": "SASL_SSL", "ssl.ca.location": trust["ssl.truststore.location"]}
+            assert reason_of_refusal(theirs) is None
+            assert "uthentication failed" in str(reason_of_refusal({**theirs, "sasl.password": "wrong"}))
+            config = tmp_path / "client.properties"
+            config.write_text(properties_text(settings(mechanism, user, password)))
+            listed = java_tools.run(
+                "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", broker.bootstrap, "--command-config",
+                str(config), "--list",
+            )  # fmt: skip
+            assert listed.stdout.split() == ["sent"]
+        assert "sent credentials of users over listener" not in broker.stderr_path.read_text()

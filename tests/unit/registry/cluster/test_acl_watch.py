@@ -1,0 +1,154 @@
+"""ACLs are followed through notices, over a real embedded registry, and written without losing another's change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite.acls import Entry, Operation, PatternType, Permission, Resource, ResourceType
+from spark_kafkalite.registry import acl_nodes
+from spark_kafkalite.registry.acl_changes import alter_acls, has_acls
+from spark_kafkalite.registry.cluster.acl_watch import AclFollower
+from spark_kafkalite.registry.store import BadArguments, NoNode, answer
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
+from spark_kafkalite.testing.fake_registry import FakeRegistry
+from tests.patience import PATIENCE_S, wait_until_async
+
+TOPIC = Resource(ResourceType.TOPIC, PatternType.LITERAL, "t")
+PREFIX = Resource(ResourceType.GROUP, PatternType.PREFIXED, "g")
+READ = Entry("User:a", "*", Operation.READ, Permission.ALLOW)
+WRITE = Entry("User:a", "*", Operation.WRITE, Permission.ALLOW)
+
+
+class Followed(AclFollower):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.acls: dict[Resource, frozenset[Entry]] = {}
+        super().__init__(self._put, lambda: list(self.acls))
+
+    def _put(self, resource: Resource, entries: Collection[Entry]) -> None:
+        self.acls[resource] = frozenset(entries)
+        if not entries:
+            del self.acls[resource]
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(work(), PATIENCE_S)
+
+    asyncio.run(bounded())
+
+
+def test_changes_by_others_are_followed(tmp_path: Path) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        here, there = EmbeddedStore(registry), EmbeddedStore(registry)
+        # Before there are any nodes, too.
+        assert await alter_acls(there, TOPIC, lambda old: old | {READ}) == (frozenset(), {READ})
+        followed = Followed()
+        watch = await followed.follow(here)
+        assert followed.acls == {TOPIC: {READ}}
+        assert await alter_acls(there, TOPIC, lambda old: old | {WRITE}) == ({READ}, {READ, WRITE})
+        await alter_acls(there, PREFIX, lambda old: old | {READ})
+        await wait_until_async(lambda: followed.acls == {TOPIC: {READ, WRITE}, PREFIX: {READ}}, "both changes")
+        await alter_acls(there, TOPIC, lambda _: frozenset())
+        await wait_until_async(lambda: followed.acls == {PREFIX: {READ}}, "the deletion")
+        with pytest.raises(NoNode):
+            await answer(there.get(acl_nodes.acl_path(TOPIC)))
+        assert await has_acls(there)
+        watch.close()
+        registry.close()
+
+    run(work)
+
+
+def test_two_alterations_at_once_both_count(tmp_path: Path) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        stores = [EmbeddedStore(registry) for _ in range(8)]
+        entries = [Entry(f"User:{number}", "*", Operation.READ, Permission.ALLOW) for number in range(8)]
+
+        async def add(store: EmbeddedStore, entry: Entry) -> None:
+            await alter_acls(store, TOPIC, lambda old: old | {entry})
+
+        await asyncio.gather(*map(add, stores, entries))
+        data, _ = await answer(stores[0].get(acl_nodes.acl_path(TOPIC)))
+        assert acl_nodes.decode_acls("", data) == set(entries)
+        # A change that changes nothing leaves no notice.
+        before = await answer(stores[0].children(acl_nodes.LITERAL_CHANGES))
+        await alter_acls(stores[0], TOPIC, lambda old: old)
+        assert await answer(stores[0].children(acl_nodes.LITERAL_CHANGES)) == before
+        registry.close()
+
+    run(work)
+
+
+def test_everything_is_read_again_in_the_next_session(tmp_path: Path) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        other, first = EmbeddedStore(registry), EmbeddedStore(registry)
+        followed = Followed()
+        watch = await followed.follow(first)
+        await alter_acls(other, TOPIC, lambda old: old | {READ})
+        await wait_until_async(lambda: followed.acls == {TOPIC: {READ}}, "the change")
+        watch.close()
+        first.close()
+        await alter_acls(other, TOPIC, lambda _: frozenset())
+        await alter_acls(other, PREFIX, lambda old: old | {READ})
+        # The last known ones hold meanwhile.
+        assert followed.acls == {TOPIC: {READ}}
+        watch = await followed.follow(EmbeddedStore(registry))
+        assert followed.acls == {PREFIX: {READ}}
+        watch.close()
+        registry.close()
+
+    run(work)
+
+
+def test_a_node_that_cannot_be_read_leaves_the_acls_as_they_were_until_it_is_repaired(tmp_path: Path) -> None:
+    async def work() -> None:
+        registry = FakeRegistry(tmp_path)
+        other = registry.connect()
+        followed = Followed()
+        store = await asyncio.wrap_future(registry.open_session())
+        watch = await followed.follow(store)
+        await alter_acls(other, TOPIC, lambda old: old | {READ})
+        await wait_until_async(lambda: followed.acls == {TOPIC: {READ}}, "the change")
+        await answer(other.set(acl_nodes.acl_path(TOPIC), b"no json"))
+        # A notice that says nothing has everything read again.
+        await answer(other.create(f"{acl_nodes.LITERAL_CHANGES}/acl_changes_", b"?", sequential=True))
+        await alter_acls(other, PREFIX, lambda old: old | {READ})
+        await wait_until_async(lambda: PREFIX in followed.acls, "the change")
+        assert followed.acls[TOPIC] == {READ}
+        await alter_acls(other, TOPIC, lambda old: old | {WRITE})
+        await wait_until_async(lambda: followed.acls[TOPIC] == {WRITE}, "the repair")
+        watch.close()
+
+    run(work)
+
+
+@pytest.mark.parametrize("name", ["..", "a\x00b"])
+def test_a_name_that_no_node_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        with pytest.raises(BadArguments):
+            await alter_acls(EmbeddedStore(registry), TOPIC._replace(name=name), lambda old: old | {READ})
+        registry.close()
+
+    run(work)
+
+
+def test_more_than_a_node_holds_is_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        many = frozenset(READ._replace(principal=f"User:{'x' * 200}{number}") for number in range(5000))
+        with pytest.raises(BadArguments, match="use fewer, or a prefix"):
+            await alter_acls(EmbeddedStore(registry), TOPIC, lambda old: old | many)
+        registry.close()
+
+    run(work)

@@ -1,0 +1,138 @@
+"""Settings of users are followed through notices, over a real embedded registry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite.registry import entity_nodes, znodes
+from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs
+from spark_kafkalite.registry.config_nodes import alter_entity
+from spark_kafkalite.registry.node_json import MalformedNode
+from spark_kafkalite.registry.store import Store, answer
+from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
+from spark_kafkalite.testing.fake_registry import FakeRegistry
+from tests.patience import PATIENCE_S, wait_until_async
+
+ALICE = "users/alice"
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(work(), PATIENCE_S)
+
+    asyncio.run(bounded())
+
+
+def setting(name: str, value: str | None) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+    def change(old: Mapping[str, str]) -> Mapping[str, str]:
+        new = {**old, name: value or ""}
+        return new if value is not None else {each: text for each, text in new.items() if each != name}
+
+    return change
+
+
+def test_changes_by_others_are_followed_and_merge(tmp_path: Path) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        here, there = EmbeddedStore(registry), EmbeddedStore(registry)
+        await alter_entity(there, ALICE, setting("x", "1"))
+        configs, seen = EntityConfigs(), []
+        configs.add_listener(lambda entity, config: seen.append((entity, dict(config))))
+        watch = await configs.follow(here)
+        assert seen == [(ALICE, {"x": "1"})]
+        await alter_entity(there, ALICE, setting("y", "2"))
+        await alter_entity(there, "users/bob/clients/c", setting("z", "3"))
+        await wait_until_async(lambda: len(seen) == 3, "the change to be followed")
+        assert configs.config(ALICE) == {"x": "1", "y": "2"}
+        assert configs.config("users/bob/clients/c") == {"z": "3"}
+        await alter_entity(there, ALICE, setting("x", None))
+        await alter_entity(there, ALICE, setting("y", None))
+        await wait_until_async(lambda: configs.config(ALICE) == {}, "the change to be followed")
+        watch.close()
+        registry.close()
+
+    run(work)
+
+
+def test_a_notice_goes_with_its_change_and_names_the_entity_as_kafka_does(tmp_path: Path) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        store = EmbeddedStore(registry)
+        await alter_entity(store, entity_nodes.user_entity("a b/ü~"), setting("x", "1"))
+        (name,) = await answer(store.children(znodes.CONFIG_CHANGES))
+        data, _ = await answer(store.get(f"{znodes.CONFIG_CHANGES}/{name}"))
+        assert data == b'{"version":2,"entity_path":"users/a%20b%2F%C3%BC%7E"}'
+        assert entity_nodes.decode_notice(name, b'{"version":1,"entity_type":"users","entity_name":"a"}') == "users/a"
+        with pytest.raises(MalformedNode):
+            entity_nodes.decode_notice(name, b"{}")
+        # A change that changes nothing leaves none.
+        await alter_entity(store, entity_nodes.user_entity("a b/ü~"), setting("x", "1"))
+        assert await answer(store.children(znodes.CONFIG_CHANGES)) == [name]
+        registry.close()
+
+    run(work)
+
+
+def test_everything_is_read_again_in_the_next_session(tmp_path: Path) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        other: Store = EmbeddedStore(registry)
+        configs = EntityConfigs()
+        first = EmbeddedStore(registry)
+        watch = await configs.follow(first)
+        await alter_entity(other, ALICE, setting("x", "1"))
+        await wait_until_async(lambda: configs.config(ALICE) == {"x": "1"}, "the change to be followed")
+        watch.close()
+        first.close()
+        await alter_entity(other, ALICE, setting("x", None))
+        await alter_entity(other, "users/bob", setting("x", "2"))
+        # The last known ones hold meanwhile.
+        assert configs.config(ALICE) == {"x": "1"}
+        watch = await configs.follow(EmbeddedStore(registry))
+        assert configs.config(ALICE) == {} and configs.config("users/bob") == {"x": "2"}
+        watch.close()
+        registry.close()
+
+    run(work)
+
+
+def test_an_interrupted_connection_and_a_removed_notice_cost_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        registry = FakeRegistry(tmp_path)
+        other = registry.connect()
+        configs = EntityConfigs()
+        store = await asyncio.wrap_future(registry.open_session())
+        watch = await configs.follow(store)
+        await answer(other.create("/config/users/alice", znodes.encode_config({"x": "1"})))
+        # Its data cannot be read, so that nothing tells what has changed.
+        await answer(other.create(f"{znodes.CONFIG_CHANGES}/config_change_", b"{", sequential=True))
+        await wait_until_async(lambda: configs.config(ALICE) == {"x": "1"}, "the change to be followed")
+        await answer(other.set("/config/users/alice", b"no json"))
+        await alter_entity(other, "users/bob", setting("x", "1"))
+        await wait_until_async(lambda: configs.config("users/bob") == {"x": "1"}, "the change to be followed")
+        assert configs.config(ALICE) == {"x": "1"}
+        watch.close()
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("entity", "user"),
+    [
+        ("users/a%20b", "a b"),
+        ("users/<default>", None),
+        ("users/%3Cdefault%3E", "<default>"),
+        ("users/a/clients/c", None),
+        ("clients/c", None),
+        ("users", None),
+    ],
+)
+def test_the_user_of_an_entity(entity: str, user: str | None) -> None:
+    assert entity_nodes.user_of_entity(entity) == user
+    if user is not None:
+        assert entity_nodes.user_entity(user) == entity
