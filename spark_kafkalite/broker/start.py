@@ -76,6 +76,7 @@ from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.settings.group_settings import group_limits, offsets_topic
+from spark_kafkalite.broker.settings.leader_settings import leader_balance
 from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
 from spark_kafkalite.broker.standalone.log_dirs_survey import stored_cluster_id
 from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
@@ -391,6 +392,7 @@ class BrokerStart:
                 unclean_election=ground.topic_settings.allows_unclean_election,
                 recovery=ground.topic_settings.recovers_by_itself,
                 min_insync=ground.topic_settings.min_insync,
+                balance=leader_balance(config.values),
                 on_answer=ground.lease.renew if own is None else None,
             ),
             ground.view,

@@ -1,5 +1,5 @@
-"""``kafkalite configs``: show and alter settings of topics and brokers, and quotas, in the words of Kafka's own
-tool."""
+"""``kafkalite configs``: show and alter settings of topics and brokers, quotas, and levels of brokers' loggers, in the
+words of Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -48,14 +48,21 @@ Examples:
 
 Quotas: kafkalite configs alter --user alice --client etl --add-config producer_byte_rate=1048576
 
+\b
+Levels of a broker's loggers:
+  kafkalite configs alter --entity-type broker-loggers --entity-name 1 --add-config root=DEBUG
+
 Kafka's spelling works too: kafkalite configs --describe --entity-type topics --entity-name events
 """
+
+_LOGGERS: Final = "broker-loggers"
 
 # What Kafka's tool calls the sources.
 _SOURCE_NAMES: Final = {
     "topic": "DYNAMIC_TOPIC_CONFIG",
     "dynamic broker": "DYNAMIC_BROKER_CONFIG",
     "dynamic default broker": "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    "dynamic broker logger": "DYNAMIC_BROKER_LOGGER_CONFIG",
     "static broker": "STATIC_BROKER_CONFIG",
     "default": "DEFAULT_CONFIG",
 }
@@ -78,6 +85,8 @@ class Entity:
         """The administrator's words for it."""
         if self.kind == "topics":
             return {"topic": self.name}
+        if self.kind == _LOGGERS:
+            return {"broker_id": int(self.name or ""), "loggers": True}
         return {"all_brokers": True} if self.name is None else {"broker_id": int(self.name)}
 
     @property
@@ -85,12 +94,14 @@ class Entity:
         """The source of settings that were given to this very entity."""
         if self.kind == "topics":
             return "topic"
+        if self.kind == _LOGGERS:
+            return "dynamic broker logger"
         return "dynamic default broker" if self.name is None else "dynamic broker"
 
 
 @click.group("configs", cls=ActionGroup, epilog=_EPILOG)
 def command() -> None:
-    """Show and alter settings of topics and brokers, and quotas of users, clients and addresses."""
+    """Show and alter settings of topics and brokers, quotas, and the levels of brokers' loggers."""
 
 
 def _entity_options(function: Function) -> Function:
@@ -114,10 +125,10 @@ def _entity_options(function: Function) -> Function:
         click.option(
             "--entity-type",
             "entity_types",
-            type=click.Choice(["topics", "brokers", *QUOTA_TYPES]),
+            type=click.Choice(["topics", "brokers", _LOGGERS, *QUOTA_TYPES]),
             multiple=True,
-            help="Whose settings: topics' or brokers'; whose quotas: users', clients' (both for a user's client id), "
-            "ips'. Names follow in the same order.",
+            help="Whose settings: topics' or brokers'; the levels of a broker's loggers; whose quotas: users', "
+            "clients' (both for a user's client id), ips'. Names follow in the same order.",
         ),
     ):
         function = option(function)
@@ -163,12 +174,14 @@ def _entity(
     if entity_name is not None and entity_default:
         raise click.UsageError("--entity-name and --entity-default exclude each other")
     if entity_default:
+        if entity_type == _LOGGERS:
+            raise click.UsageError("--entity-default: each broker has loggers of its own; give --entity-name")
         if entity_type != "brokers":
             raise click.UsageError("--entity-default: the defaults of topics are settings of the brokers")
         return entity_type, Entity("brokers", None)
     if entity_name is None:
         return entity_type, None
-    if entity_type == "brokers" and not entity_name.isdecimal():
+    if entity_type != "topics" and not entity_name.isdecimal():
         raise click.UsageError(f"{entity_name!r} is not the number of a broker")
     return entity_type, Entity(entity_type, entity_name)
 
@@ -218,7 +231,8 @@ def describe(
 def _every(admin: Admin, kind: str) -> list[Entity]:
     if kind == "topics":
         return [Entity(kind, name) for name in admin.list_topics(include_internal=True)]
-    return [*(Entity(kind, str(node.node_id)) for node in admin.describe_cluster().brokers), Entity(kind, None)]
+    brokers = [Entity(kind, str(node.node_id)) for node in admin.describe_cluster().brokers]
+    return brokers if kind == _LOGGERS else [*brokers, Entity(kind, None)]
 
 
 @command.command("alter")
@@ -270,7 +284,11 @@ def alter(
     client: ClientSettings,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Change settings of a topic, of a broker, or of all brokers by default, or quotas; all changes or none."""
+    """Change settings of a topic, of a broker, or of all brokers by default, or quotas; all changes or none.
+
+    The levels of a broker's loggers (--entity-type broker-loggers) are TRACE, DEBUG, INFO, WARN, ERROR and FATAL. They
+    hold until the broker ends.
+    """
     from_file = read_properties(Path(file)) if file is not None else {}
     changes = _changes(from_file, added, deleted, appended, subtracted)
     named = _quotas_named(named_quotas, entity_types, entity_names, entity_defaults)
@@ -282,9 +300,10 @@ def alter(
     if entity is None:
         raise click.UsageError("alter one topic, one broker, or all brokers (--entity-default)")
     with reachable_admin(client) as admin:
-        _check_deleted(admin, entity, [change.name for change in changes if change.operation == "delete"])
+        if entity.kind != _LOGGERS:
+            _check_deleted(admin, entity, [change.name for change in changes if change.operation == "delete"])
         admin.incremental_alter_configs(changes, validate_only=validate_only, **entity.keywords)
-        if not validate_only and entity.name is not None:
+        if not validate_only and entity.name is not None and entity.kind != _LOGGERS:
             warn_of_contradictions(entity, admin.describe_configs(**entity.keywords))
     if as_json:
         print_json({"entityType": entity.kind, "entityName": entity.name, "altered": not validate_only})

@@ -158,7 +158,7 @@ def test_refusals_of_quotas_say_why(
         (["--topic", "t", "--broker", "1", "--add-config", "a=1"], 2, "name what is meant"),
         (["--entity-type", "topics", "--entity-default", "--add-config", "a=1"], 2, "settings of the brokers"),
         (["--broker", "one", "--add-config", "a=1"], 2, "'one' is not the number of a broker"),
-        (["--entity-type", "topics", "--add-config", "a=1"], 2, "one topic, one broker, or all"),
+        (["--entity-type", "topics", "--add-config", "a=1"], 2, "one topic, one broker or its loggers, or all"),
         (["--topic", "t"], 2, "nothing to change"),
         (["--topic", "t", "--add-config", "retention.ms"], 2, "not of the form name=value"),
         (["--topic", "refused", "--add-config", "retenton.ms=1"], 1, "did you mean 'retention.ms'"),
@@ -190,3 +190,19 @@ def test_contradictions_that_a_broker_takes_are_warned_of(run: Command) -> None:
     refused = run("topics", "create", "--topic", "odder", "--config", "min.compaction.lag.ms=9",
                   "--config", "max.compaction.lag.ms=8", code=1)  # fmt: skip
     assert "min.compaction.lag.ms (9) > max.compaction.lag.ms (8)" in refused.stderr
+
+
+def test_levels_of_a_brokers_loggers(run: Command) -> None:
+    loggers, name = ("--entity-type", "broker-loggers"), "spark_kafkalite.broker.upkeep.retention"
+    altered = run("configs", "alter", *loggers, "--entity-name", "1", "--add-config", f"{name}=DEBUG")
+    assert altered.stdout == "Completed updating config for broker-logger 1.\n"
+    shown = run("configs", "describe", *loggers, "--entity-name", "1").stdout
+    assert f"  {name}=DEBUG sensitive=false synonyms={{}}\n" in shown
+    assert "  root=INFO " in shown
+    run("configs", "alter", *loggers, "--entity-name", "1", "--delete-config", name)
+    (described,) = json.loads(run("configs", "describe", *loggers, "--json").stdout)
+    assert described["entityType"] == "broker-loggers"
+    assert {each["name"]: each["value"] for each in described["configs"]}[name] == "INFO"
+    wrong = run("configs", "alter", *loggers, "--entity-name", "1", "--add-config", "root=LOUD", code=1)
+    assert "Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN" in wrong.stderr
+    assert "each broker has loggers of its own" in run("configs", "alter", *loggers, "--entity-default", code=2).stderr

@@ -85,5 +85,6 @@ class Bounds:
 
 
 def required_isr(min_insync_replicas: int, replica_count: int) -> int:
-    """Return how many in-sync replicas a commit takes: ``min.insync.replicas``, but not more than there are."""
+    """Return how many in-sync replicas a commit takes: ``min.insync.replicas``, but not more than there are, without
+    those that a reassignment is adding (``PartitionState.settled_count``)."""
     return min(min_insync_replicas, max(replica_count, 1))

@@ -192,7 +192,7 @@ class Leader(Appender):
         """See what a commit takes, and commit what that allows: fewer min.insync.replicas may allow more."""
         in_sync = self.in_sync
         replicas = len(in_sync.state.replicas)
-        required = required_isr(self.log.config.min_insync_replicas, replicas)
+        required = required_isr(self.log.config.min_insync_replicas, in_sync.state.settled_count)
         if required != in_sync.required:
             in_sync.required = required
             self._services.isr_changes.look(self)

@@ -74,10 +74,7 @@ _MOST_DECODED_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ServedApi:
-    """One API and its handler; versions are inclusive. ``advertised_from`` is what clients hear for ``min_version``.
-
-    ``is_off``: it answers clients as Apache Kafka does where its feature is off.
-    """
+    """One API and its handler; versions are inclusive. ``advertised_from`` is what clients hear for ``min_version``."""
 
     key: ApiKey
     min_version: int
@@ -90,7 +87,6 @@ class ServedApi:
     waits_for_clients: bool = False
     brokers_only: bool = False
     groups_of: Callable[[Any], Iterable[str]] | None = None
-    is_off: bool = False
     needs: tuple[Need, ...] = NOTHING
 
     @property
@@ -112,15 +108,13 @@ def handles(
     waits_for_clients: bool = False,
     brokers_only: bool = False,
     groups_of: Callable[[Any], Iterable[str]] | None = None,
-    is_off: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive.
 
     ``wire.rights`` has the rights that it needs; RuntimeError for an API without an entry there. The handler asks
     for them (``exchange.may``) before it looks anything up. ``brokers_only`` is for what the brokers of a cluster ask
     each other: it is not advertised, and a client that asks is closed. ``groups_of`` gives the groups that a request
-    names, of an API that only their coordinator may answer (``requests.coordination``). ``is_off`` is for APIs whose
-    feature is not built: clients receive what Apache Kafka answers where it is off, and docs/protocol.md lists them so.
+    names, of an API that only their coordinator may answer (``requests.coordination``).
     """
     if key not in NEEDS:
         raise RuntimeError(f"API {key} has no entry in wire.rights.NEEDS: add the rights that it needs")
@@ -143,7 +137,6 @@ def handles(
             waits_for_clients,
             brokers_only,
             groups_of,
-            is_off,
             NEEDS[key],
         )
         return handler

@@ -10,6 +10,7 @@ from __future__ import annotations
 from spark_kafkalite.broker.settings.authorization_settings import AUTHORIZATION_SETTINGS
 from spark_kafkalite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
+from spark_kafkalite.broker.settings.leader_settings import LEADER_SETTINGS
 from spark_kafkalite.broker.settings.listener_settings import LISTENER_SETTINGS, OF_ONE_LISTENER, TLS_SETTINGS
 from spark_kafkalite.broker.settings.metrics_settings import METRICS_SETTINGS
 from spark_kafkalite.broker.settings.quota_settings import QUOTA_SETTINGS, QUOTAS_WITHOUT_EFFECT
@@ -29,7 +30,6 @@ _NO_TRANSACTIONS = "brokers have no transactions yet; see docs/protocol.md"
 _NO_SHARE_GROUPS = "brokers have no share groups; see docs/protocol.md"
 _ONE_THREAD = "one thread serves all connections; num.io.threads is for the disks"
 _ONE_FORMAT = "brokers of different versions agree by themselves, and batches have one format"
-_PREFERRED = "leaders go back to the first replicas when 'kafkalite cluster elect --preferred' is run"
 _NO_JVM = "it is about the JVM, and there is none here; leave it out"
 _NO_SAMPLES = "metrics are counters; what reads them takes the samples"
 
@@ -379,6 +379,7 @@ BROKER_SETTINGS = SettingGroup(
         *TLS_SETTINGS,
         *SASL_SETTINGS,
         *CLUSTER_SETTINGS,
+        *LEADER_SETTINGS,
         *GROUP_SETTINGS,
         *OFFSET_SETTINGS,
         *METRICS_SETTINGS,
@@ -387,13 +388,10 @@ BROKER_SETTINGS = SettingGroup(
         *BROKER_LOG_SETTINGS,
     ),
     instead={
-        "auto.leader.rebalance.enable": _PREFERRED,
         "process.roles": _NO_KRAFT,
         "controller.quorum.voters": _NO_KRAFT,
         "controller.quorum.bootstrap.servers": _NO_KRAFT,
         "controller.listener.names": _NO_KRAFT,
-        "leader.imbalance.check.interval.seconds": _PREFERRED,
-        "leader.imbalance.per.broker.percentage": _PREFERRED,
         "host.name": "listeners=PLAINTEXT://HOST:PORT has it",
         "port": "listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.host.name": "advertised.listeners=PLAINTEXT://HOST:PORT has it",

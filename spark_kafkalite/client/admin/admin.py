@@ -20,6 +20,7 @@ from spark_kafkalite.client.admin.configs import ConfigAdmin, ConfigChange, Conf
 from spark_kafkalite.client.admin.groups import GroupAdmin, GroupListing
 from spark_kafkalite.client.admin.logs import LogAdmin, LogDirInfo, ReplicaInfo
 from spark_kafkalite.client.admin.quotas import EntityQuotas, QuotaAdmin
+from spark_kafkalite.client.admin.reassignments import Reassignment, ReassignmentAdmin
 from spark_kafkalite.client.admin.replicas import EligibleReplicas, ReplicaAdmin
 from spark_kafkalite.client.admin.users import UserAdmin
 from spark_kafkalite.client.group.administration import GroupDescription, MemberDescription
@@ -54,6 +55,7 @@ __all__ = [
     "MemberDescription",
     "NewTopic",
     "PartitionLag",
+    "Reassignment",
     "ReplicaInfo",
 ]
 
@@ -72,7 +74,9 @@ class NewTopic:
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
-class Admin(ClusterAdmin, ConfigAdmin, QuotaAdmin, LogAdmin, GroupAdmin, ReplicaAdmin, UserAdmin, AclAdmin):
+class Admin(
+    ClusterAdmin, ConfigAdmin, QuotaAdmin, LogAdmin, GroupAdmin, ReplicaAdmin, ReassignmentAdmin, UserAdmin, AclAdmin
+):
     """Administers a cluster. Use it as a context manager, or call :meth:`close`."""
 
     def create_topics(

@@ -7,7 +7,6 @@ text, too, and the reason stands beside it.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,6 @@ from typing import Any
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.errors import TopicAlreadyExists
-from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -499,7 +496,6 @@ def move(replicas: list[int] | None, topic: str = PRESENT, partition: int = 0) -
     return AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic, partitions=[asked])])
 
 
-UNMOVED = "refusable-unmoved"
 NO_AUTHORIZER = "No Authorizer is configured."
 # Features that are off, or of which there is nothing.
 OFF = {
@@ -521,6 +517,9 @@ OFF = {
     "a move of no topic": Refusal(move([1], "refusable-none"), 1, 3, "Unable to find a topic named refusable-none."),
     "a move of no partition": Refusal(move([1], PRESENT, 9), 1, 3, f"Unable to find partition {PRESENT}:9."),
     "a move to where it is": Refusal(move([1]), 1, 0),
+    "a move to nobody": Refusal(move([]), 1, 39),
+    "a move to a broker twice": Refusal(move([1, 1]), 1, 39),
+    "a move to a broker that is not": Refusal(move([1, 99]), 1, 39),
     "a handshake": Refusal(SaslHandshakeRequest(mechanism="PLAIN"), 1, 34),
     "an old handshake": Refusal(SaslHandshakeRequest(mechanism="PLAIN"), 0, 34),
     "a quota that is not there": Refusal(quota(remove=True), 1, 0),
@@ -689,18 +688,3 @@ def test_all_operations_on_the_cluster_are_allowed(version: int, call: Callable[
     for is_asked, expected in ((True, sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))), (False, -(2**31))):
         answer = call(DescribeClusterRequest(include_cluster_authorized_operations=is_asked), version)
         assert answer.cluster_authorized_operations == expected
-
-
-@pytest.mark.parametrize(
-    ("request_", "text"),
-    [
-        (move([1, 2], UNMOVED), "Partitions cannot be moved to other brokers"),
-        (move([], UNMOVED), "Partitions cannot be moved to other brokers"),
-    ],
-)
-def test_what_is_not_built_says_so(request_: ApiMessage, text: str, our_broker: BrokerProcess) -> None:
-    with Admin(bootstrap_servers=our_broker.bootstrap) as admin, contextlib.suppress(TopicAlreadyExists):
-        admin.create_topic(UNMOVED, 2, 1)
-    with RawClient(our_broker.bootstrap) as client:
-        code, said = outcome(client.call(request_, 1))
-    assert code == 35 and (said or "").startswith(text)
