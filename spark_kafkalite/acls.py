@@ -80,7 +80,7 @@ class Operation(_Named):
     DESCRIBE_TOKENS = 14
 
 
-class Permission(_Named):
+class PermissionType(_Named):
     """Whether an ACL allows or denies its operation."""
 
     DENY = 2
@@ -129,20 +129,20 @@ class Resource(NamedTuple):
     name: str
 
 
-class Entry(NamedTuple):
+class AclEntry(NamedTuple):
     """What an ACL allows or denies on its resource."""
 
     principal: str
     host: str
     operation: Operation
-    permission: Permission
+    permission: PermissionType
 
 
 class Acl(NamedTuple):
     """One ACL."""
 
     resource: Resource
-    entry: Entry
+    entry: AclEntry
 
     def __str__(self) -> str:
         (resource_type, pattern_type, name), (principal, host, operation, permission) = self
@@ -176,7 +176,7 @@ class AclFilter(NamedTuple):
             return self.name.startswith(resource.name)
         return resource.name == WILDCARD
 
-    def matches_entry(self, entry: Entry) -> bool:
+    def matches_entry(self, entry: AclEntry) -> bool:
         """Whether an ACL with this entry is meant. Source: AccessControlEntryFilter.matches."""
         return (
             (self.principal is None or self.principal == entry.principal)

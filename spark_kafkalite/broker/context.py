@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from spark_kafkalite.broker.authentication.authentication import Authentication
 from spark_kafkalite.broker.authentication.scram_users import ScramUsers
-from spark_kafkalite.broker.authorization.acl_admin import AclAdmin
+from spark_kafkalite.broker.authorization.acl_changes import AclChanges
 from spark_kafkalite.broker.coordinators import Coordinators
 from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.metrics.meters import Meters
@@ -91,7 +91,7 @@ class BrokerContext:
     # None in a broker with a registry of its own.
     recovery_answer: RecoveryAnswer | None = None
     # None in a broker without an authorizer.
-    acls: AclAdmin | None = None
+    acls: AclChanges | None = None
     # None in a broker that serves no metrics.
     meters: Meters | None = None
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from spark_kafkalite.printable import PrintableFormatter, printable_json
 
-# Under Kafka's name: what clients were denied (``authorization.audit``).
+# Under Kafka's name: what clients were denied (``authorization.authorizer_log``).
 AUDIT_LOGGER: Final = "kafka.authorizer.logger"
 
 # In UTC: hosts of one cluster may be in several time zones, and clocks of one go back by an hour a year.

@@ -29,7 +29,7 @@ from spark_kafkalite.addresses import address_text
 from spark_kafkalite.broker.authentication.authentication import Authentication
 from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
 from spark_kafkalite.broker.authentication.scram_users import ScramUsers
-from spark_kafkalite.broker.authorization.acl_admin import AclAdmin
+from spark_kafkalite.broker.authorization.acl_changes import AclChanges
 from spark_kafkalite.broker.authorization.authorizer import Authorizer
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.coordinators import Coordinators
@@ -554,9 +554,9 @@ class BrokerStart:
     ) -> BrokerContext:
         handlers.load()
         fetch_sessions = FetchSessions()
-        acls: AclAdmin | None = None
+        acls: AclChanges | None = None
         if ground.authorizer is not None:
-            acls = AclAdmin(ground.authorizer, ground.slices, lambda: registry.membership.session.store)
+            acls = AclChanges(ground.authorizer, ground.slices, lambda: registry.membership.session.store)
             purgatory = storage.services.purgatory
             rechecks = FetchRechecks(ground.loop, ground.slices, purgatory, fetch_sessions)
             ground.authorizer.add_listener(rechecks.acls_changed)

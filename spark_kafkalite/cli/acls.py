@@ -14,11 +14,11 @@ from spark_kafkalite.acls import (
     MATCH,
     WILDCARD,
     Acl,
+    AclEntry,
     AclFilter,
-    Entry,
     Operation,
     PatternType,
-    Permission,
+    PermissionType,
     Resource,
     ResourceType,
     problem_of,
@@ -114,7 +114,7 @@ def _operation(name: str) -> Operation:
     return found
 
 
-class _Chosen:
+class _ChosenAcls:
     """The options of one call."""
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -137,12 +137,12 @@ class _Chosen:
             found.append((ResourceType.CLUSTER, CLUSTER_NAME))
         return found
 
-    def principals(self) -> Iterator[tuple[str, str, Permission]]:
+    def principals(self) -> Iterator[tuple[str, str, PermissionType]]:
         """Give principals with their hosts, and what they are to be."""
         options = self._options
         for permission, principals, hosts in (
-            (Permission.ALLOW, options["allowed"], options["allow_hosts"]),
-            (Permission.DENY, options["denied"], options["deny_hosts"]),
+            (PermissionType.ALLOW, options["allowed"], options["allow_hosts"]),
+            (PermissionType.DENY, options["denied"], options["deny_hosts"]),
         ):
             if hosts and not principals:
                 what = permission.name.lower()
@@ -182,7 +182,7 @@ class _Chosen:
             resource_pattern = PatternType.LITERAL if resource_type is ResourceType.CLUSTER else pattern
             for operation in self.operations_on(resource_type, filters=False):
                 for principal, host, permission in principals:
-                    entry = Entry(principal, host, Operation(operation), permission)
+                    entry = AclEntry(principal, host, Operation(operation), permission)
                     acl = Acl(Resource(resource_type, resource_pattern, name), entry)
                     problem = problem_of(acl)
                     if problem is not None:
@@ -234,7 +234,7 @@ def _role_options(function: Function) -> Function:
 @_role_options
 def add(**options: Any) -> None:
     """Add ACLs. Those that exist already stay."""
-    chosen = _Chosen(options)
+    chosen = _ChosenAcls(options)
     acls = chosen.acls()
     with chosen.admin() as admin:
         admin.create_acls(acls)
@@ -249,7 +249,7 @@ def add(**options: Any) -> None:
 def list_acls(principal: str | None, as_json: bool, **options: Any) -> None:
     """List ACLs: all of them, or those of a resource or a principal."""
     nothing: dict[str, Any] = dict.fromkeys(("allowed", "denied", "allow_hosts", "deny_hosts", "operations"), ())
-    chosen = _Chosen({**nothing, "producer": False, "consumer": False, **options})
+    chosen = _ChosenAcls({**nothing, "producer": False, "consumer": False, **options})
     with chosen.admin() as admin:
         found: set[Acl] = set()
         for each in chosen.filters():
@@ -267,7 +267,7 @@ def list_acls(principal: str | None, as_json: bool, **options: Any) -> None:
 @click.option("--force", is_flag=True, help="Do not ask.")
 def delete(force: bool, **options: Any) -> None:
     """Delete ACLs: those that all given options describe."""
-    chosen = _Chosen(options)
+    chosen = _ChosenAcls(options)
     filters = chosen.filters()
     if not chosen.resources() and not list(chosen.principals()):
         raise click.UsageError("name what to delete: a resource (--topic, --group, ...), or a principal")

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from spark_kafkalite.acls import Entry, Operation, PatternType, Permission, Resource, ResourceType
+from spark_kafkalite.acls import AclEntry, Operation, PatternType, PermissionType, Resource, ResourceType
 from spark_kafkalite.registry.node_json import (
     MalformedNode,
     array,
@@ -69,7 +69,7 @@ def is_private(path: str) -> bool:
     return path.startswith((LITERAL_ACLS, EXTENDED_ACLS))
 
 
-def encode_acls(entries: Collection[Entry]) -> bytes:
+def encode_acls(entries: Collection[AclEntry]) -> bytes:
     """Return the data of the node of a resource."""
     acls = [
         {
@@ -83,16 +83,16 @@ def encode_acls(entries: Collection[Entry]) -> bytes:
     return encode_object({"version": _VERSION, "acls": acls})
 
 
-def decode_acls(path: str, data: bytes) -> frozenset[Entry]:
+def decode_acls(path: str, data: bytes) -> frozenset[AclEntry]:
     """Return what the ACLs of a node say. Raises MalformedNode."""
     fields = decode_object(path, data)
     with reading(path, data):
         return frozenset(
-            Entry(
+            AclEntry(
                 text(acl["principal"]),
                 text(acl["host"]),
                 Operation(Operation.of_title(text(acl["operation"]))),
-                Permission(Permission.of_title(text(acl["permissionType"]))),
+                PermissionType(PermissionType.of_title(text(acl["permissionType"]))),
             )
             for acl in map(mapping, array(fields["acls"]))
         )

@@ -59,8 +59,8 @@ MUTANTS: Final = (
     Mutant(
         "consumers_see_beyond_the_high_watermark",
         f"{_REPLICATION}/bounds.py",
-        "        return self.high_watermark\n\n    def acknowledged",
-        "        return 1 << 60\n\n    def acknowledged",
+        "        return self.high_watermark\n\n    def stable",
+        "        return 1 << 60\n\n    def stable",
         (f"{_REPLICATION_TESTS}/test_bounds.py",),
     ),
     Mutant(

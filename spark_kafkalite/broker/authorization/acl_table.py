@@ -3,7 +3,7 @@
 The ACLs of a resource are those of its literal name, those of the literal ``*``, and those of each prefix that its name
 begins with. In this order:
 
-1. No ACL at all: nothing is decided here (:attr:`Verdict.is_open`; ``allow.everyone.if.no.acl.found``).
+1. No ACL at all: nothing is decided here (:attr:`AclVerdict.is_open`; ``allow.everyone.if.no.acl.found``).
 2. An ACL that denies the operation, or all operations, to the principal at its host: denied.
 3. One that allows it, or all, or an operation that implies it (``acls.IMPLIED_BY``): allowed.
 4. Else denied: one ACL on a resource, for any principal, ends its openness.
@@ -27,18 +27,18 @@ from spark_kafkalite.acls import (
     IMPLIED_BY,
     WILDCARD,
     Acl,
-    Entry,
+    AclEntry,
     Operation,
     PatternType,
-    Permission,
+    PermissionType,
     Resource,
     ResourceType,
 )
 
-_NOTHING: Mapping[str, tuple[Entry, ...]] = {}
+_NOTHING: Mapping[str, tuple[AclEntry, ...]] = {}
 
 
-class Verdict(NamedTuple):
+class AclVerdict(NamedTuple):
     """A decision. ``by`` is the ACL that made it, None where none did.
 
     ``is_open``: there is no ACL on the resource, for any principal; then ``allowed`` is False.
@@ -49,8 +49,8 @@ class Verdict(NamedTuple):
     is_open: bool = False
 
 
-_OPEN = Verdict(allowed=False, is_open=True)
-_NOT_ALLOWED = Verdict(allowed=False)
+_OPEN = AclVerdict(allowed=False, is_open=True)
+_NOT_ALLOWED = AclVerdict(allowed=False)
 
 
 @lru_cache(maxsize=4096)
@@ -71,23 +71,25 @@ class _Rules(NamedTuple):
     """The ACLs of one resource, by principal; ``denies`` and ``allows`` have hosts in their one form."""
 
     resource: Resource
-    entries: frozenset[Entry]
-    denies: Mapping[str, tuple[Entry, ...]]
-    allows: Mapping[str, tuple[Entry, ...]]
+    entries: frozenset[AclEntry]
+    denies: Mapping[str, tuple[AclEntry, ...]]
+    allows: Mapping[str, tuple[AclEntry, ...]]
 
     @classmethod
-    def of(cls, resource: Resource, entries: Collection[Entry]) -> _Rules:
-        by_permission: dict[Permission, dict[str, tuple[Entry, ...]]] = {each: {} for each in Permission}
+    def of(cls, resource: Resource, entries: Collection[AclEntry]) -> _Rules:
+        by_permission: dict[PermissionType, dict[str, tuple[AclEntry, ...]]] = {each: {} for each in PermissionType}
         for entry in sorted(entries):
             by_principal = by_permission[entry.permission]
             shown = entry._replace(host=host_text(entry.host))
             by_principal[entry.principal] = (*by_principal.get(entry.principal, ()), shown)
-        denies, allows = by_permission[Permission.DENY], by_permission[Permission.ALLOW]
+        denies, allows = by_permission[PermissionType.DENY], by_permission[PermissionType.ALLOW]
         return cls(resource, frozenset(entries), denies or _NOTHING, allows or _NOTHING)
 
-    def find(self, permission: Permission, principal: str, host: str, operations: Collection[Operation]) -> Acl | None:
+    def find(
+        self, permission: PermissionType, principal: str, host: str, operations: Collection[Operation]
+    ) -> Acl | None:
         """Return an ACL that denies or allows one of these operations, None when there is none."""
-        by_principal = self.denies if permission is Permission.DENY else self.allows
+        by_principal = self.denies if permission is PermissionType.DENY else self.allows
         for name in (principal, EVERYONE):
             for entry in by_principal.get(name, ()):
                 if entry.operation in operations and entry.host in (host, WILDCARD):
@@ -150,27 +152,27 @@ class AclTable:
 
     def __init__(self, acls: Iterable[Acl] = ()) -> None:
         self._types = {each: _OfType() for each in ResourceType}
-        by_resource: dict[Resource, list[Entry]] = {}
+        by_resource: dict[Resource, list[AclEntry]] = {}
         for resource, entry in acls:
             by_resource.setdefault(resource, []).append(entry)
         for resource, entries in by_resource.items():
             self.put(resource, entries)
 
-    def put(self, resource: Resource, entries: Collection[Entry]) -> bool:
+    def put(self, resource: Resource, entries: Collection[AclEntry]) -> bool:
         """Replace the ACLs of a resource, by none if ``entries`` is empty; return whether that changes anything."""
         if frozenset(entries) == self.entries(resource):
             return False
         self._types[resource.resource_type].put(_Rules.of(resource, entries))
         return True
 
-    def entries(self, resource: Resource) -> frozenset[Entry]:
+    def entries(self, resource: Resource) -> frozenset[AclEntry]:
         """Return the entries of a resource, as they were put."""
         of_type = self._types[resource.resource_type]
         by_name = of_type.literal if resource.pattern_type is PatternType.LITERAL else of_type.prefixed
         rules = by_name.get(resource.name)
         return frozenset() if rules is None else rules.entries
 
-    def resources(self) -> Iterator[tuple[Resource, frozenset[Entry]]]:
+    def resources(self) -> Iterator[tuple[Resource, frozenset[AclEntry]]]:
         """Give each resource that has ACLs, with its entries."""
         for of_type in self._types.values():
             for by_name in (of_type.literal, of_type.prefixed):
@@ -179,22 +181,22 @@ class AclTable:
 
     def decide(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
-    ) -> Verdict:
+    ) -> AclVerdict:
         """Decide about one resource. ``host`` is an address as :func:`host_text` gives it."""
         rules = self._types[resource_type].applying_to(name)
         if not rules:
             return _OPEN
         for permission, operations in (
-            (Permission.DENY, _DENIED_BY[operation]),
-            (Permission.ALLOW, _ALLOWED_BY[operation]),
+            (PermissionType.DENY, _DENIED_BY[operation]),
+            (PermissionType.ALLOW, _ALLOWED_BY[operation]),
         ):
             for each in rules:
                 found = each.find(permission, principal, host, operations)
                 if found is not None:
-                    return Verdict(permission is Permission.ALLOW, found)
+                    return AclVerdict(permission is PermissionType.ALLOW, found)
         return _NOT_ALLOWED
 
-    def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> Verdict:
+    def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> AclVerdict:
         """Decide whether there is a resource of this type on which the operation is allowed.
 
         ``is_open`` where only ``allow.everyone.if.no.acl.found`` could allow it. An ALLOW counts unless a DENY covers
@@ -203,23 +205,25 @@ class AclTable:
         of_type = self._types[resource_type]
         denied_by, allowed_by = _DENIED_BY[operation], _ALLOWED_BY[operation]
 
-        def named(by_name: Mapping[str, _Rules], permission: Permission, by: Collection[Operation]) -> dict[str, Acl]:
+        def named(
+            by_name: Mapping[str, _Rules], permission: PermissionType, by: Collection[Operation]
+        ) -> dict[str, Acl]:
             found = ((name, rules.find(permission, principal, host, by)) for name, rules in by_name.items())
             return {name: acl for name, acl in found if acl is not None}
 
-        denied = named(of_type.literal, Permission.DENY, denied_by)
+        denied = named(of_type.literal, PermissionType.DENY, denied_by)
         if WILDCARD in denied:
-            return Verdict(allowed=False, by=denied[WILDCARD])
-        denied_prefixes = named(of_type.prefixed, Permission.DENY, denied_by)
+            return AclVerdict(allowed=False, by=denied[WILDCARD])
+        denied_prefixes = named(of_type.prefixed, PermissionType.DENY, denied_by)
         lengths = sorted({len(prefix) for prefix in denied_prefixes})
 
         def is_void(name: str) -> bool:
             return any(name[:length] in denied_prefixes for length in lengths if length <= len(name))
 
-        for name, acl in named(of_type.literal, Permission.ALLOW, allowed_by).items():
+        for name, acl in named(of_type.literal, PermissionType.ALLOW, allowed_by).items():
             if name not in denied and (name == WILDCARD or not is_void(name)):
-                return Verdict(allowed=True, by=acl)
-        for name, acl in named(of_type.prefixed, Permission.ALLOW, allowed_by).items():
+                return AclVerdict(allowed=True, by=acl)
+        for name, acl in named(of_type.prefixed, PermissionType.ALLOW, allowed_by).items():
             if not is_void(name):
-                return Verdict(allowed=True, by=acl)
+                return AclVerdict(allowed=True, by=acl)
         return _OPEN

@@ -17,9 +17,9 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
-from spark_kafkalite.acls import CLUSTER_NAME, OPERATIONS, Entry, Operation, Resource, ResourceType
-from spark_kafkalite.broker.authorization.acl_table import AclTable, Verdict, host_text
-from spark_kafkalite.broker.authorization.audit import Audit
+from spark_kafkalite.acls import CLUSTER_NAME, OPERATIONS, AclEntry, Operation, Resource, ResourceType
+from spark_kafkalite.broker.authorization.acl_table import AclTable, AclVerdict, host_text
+from spark_kafkalite.broker.authorization.authorizer_log import AuthorizerLog
 
 _DEBUG: Final = logging.DEBUG
 # What one session remembers, at most: some 500 bytes each.
@@ -35,7 +35,7 @@ class Authorizer:
         self.acls = AclTable()
         # Grows with each change.
         self.generation = 0
-        self.audit = Audit()
+        self.audit = AuthorizerLog()
         self._super_users = frozenset(super_users)
         self._allows_everyone = allows_everyone
         self._listeners: list[Callable[[], None]] = []
@@ -44,7 +44,7 @@ class Authorizer:
         """Have ``listener`` called after each change."""
         self._listeners.append(listener)
 
-    def put(self, resource: Resource, entries: Collection[Entry]) -> None:
+    def put(self, resource: Resource, entries: Collection[AclEntry]) -> None:
         """Replace the ACLs of a resource; they hold from now on."""
         if self.acls.put(resource, entries):
             self.generation += 1
@@ -57,19 +57,19 @@ class Authorizer:
 
     def decide(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
-    ) -> Verdict:
+    ) -> AclVerdict:
         """Decide about one resource; ``host`` as ``host_text`` gives it."""
         if principal in self._super_users:
-            return Verdict(allowed=True)
+            return AclVerdict(allowed=True)
         return self._settled(self.acls.decide(principal, host, operation, resource_type, name))
 
-    def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> Verdict:
+    def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> AclVerdict:
         """Decide whether the principal may do this with any resource of the type, whatever its name."""
         if principal in self._super_users:
-            return Verdict(allowed=True)
+            return AclVerdict(allowed=True)
         return self._settled(self.acls.decide_any(principal, host, operation, resource_type))
 
-    def _settled(self, verdict: Verdict) -> Verdict:
+    def _settled(self, verdict: AclVerdict) -> AclVerdict:
         return verdict._replace(allowed=self._allows_everyone) if verdict.is_open else verdict
 
 
@@ -97,7 +97,7 @@ class SessionRights:
         self._principal = session.principal
         self._generation = authorizer.generation
         # By operation, type and name; the name is None for "any".
-        self._known: dict[tuple[Operation, ResourceType, str | None], Verdict] = {}
+        self._known: dict[tuple[Operation, ResourceType, str | None], AclVerdict] = {}
         # Those of them that are allowed.
         self._allowed: set[tuple[Operation, ResourceType, str | None]] = set()
 
@@ -138,7 +138,7 @@ class SessionRights:
             authorizer.audit.write(self._principal, self._host, api_key, operation, resource_type, name, verdict)
         return verdict.allowed
 
-    def _decided(self, operation: Operation, resource_type: ResourceType, name: str | None) -> Verdict:
+    def _decided(self, operation: Operation, resource_type: ResourceType, name: str | None) -> AclVerdict:
         session, authorizer = self._session, self._authorizer
         is_stale = self._generation != authorizer.generation or self._principal is not session.principal
         if is_stale or len(self._known) >= _MOST_REMEMBERED:

@@ -26,7 +26,7 @@ from typing import Final
 
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.quotas.allowance import MOST_ALLOWANCES, Allowance, Windows, drop_oldest
-from spark_kafkalite.broker.quotas.limits import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, Limits
+from spark_kafkalite.broker.quotas.limits import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, QuotaLimits
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.wire.api_keys import ApiKey
 
@@ -82,7 +82,7 @@ class ClientQuota:
 class ClientQuotas:
     """See the module's text; a ``dispatch.QuotaSource``."""
 
-    def __init__(self, now_s: Callable[[], float], windows: Windows, limits: Limits) -> None:
+    def __init__(self, now_s: Callable[[], float], windows: Windows, limits: QuotaLimits) -> None:
         """``now_s`` is a monotonic clock; ``limits`` are the quotas that there are, and may change."""
         self.are_set = limits.clients_have_some
         self._now_s = now_s

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_kafkalite.broker.quotas.allowance import MOST_ALLOWANCES, Allowance, Windows, drop_oldest
-from spark_kafkalite.broker.quotas.limits import Limits, address_text
+from spark_kafkalite.broker.quotas.limits import QuotaLimits, address_text
 
 # How long connections wait at most, in the kernel or unread. Source: ConnectionQuotas.maxThrottleTimeMs.
 MOST_DELAY_S: Final = 1.0
@@ -24,7 +24,7 @@ UNLIMITED: Final = 2**31 - 1
 class ConnectionRates:
     """See the module's text. Times are in seconds of ``now_s``."""
 
-    def __init__(self, now_s: Callable[[], float], windows: Windows, limits: Limits) -> None:
+    def __init__(self, now_s: Callable[[], float], windows: Windows, limits: QuotaLimits) -> None:
         self._now_s = now_s
         self._windows = windows
         self._limits = limits

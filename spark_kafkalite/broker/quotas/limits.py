@@ -65,7 +65,7 @@ MOST_NAME_CHARS: Final = 1000
 Entity = Mapping[str, str | None]
 
 
-class Found(NamedTuple):
+class FoundQuota(NamedTuple):
     """A client's quota of one kind: its value, and the users and client ids that share the allowance."""
 
     bound: float
@@ -187,7 +187,7 @@ def _said(name: str) -> str | None:
 # The table ------------------------------------------------------------------------------------------------------------
 
 
-class Limits:
+class QuotaLimits:
     """The quotas of all entities, by entity path."""
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class Limits:
         """Whether anything limits the connections of an address."""
         return self._addresses > 0
 
-    def of_client(self, kind: str, user: str, client_id: str) -> Found | None:
+    def of_client(self, kind: str, user: str, client_id: str) -> FoundQuota | None:
         """Return the quota of one kind that holds for a user's client id, None if there is none."""
         whose, which = _stored(user), _stored(client_id)
         for path, sharing_user, sharing_client in (
@@ -237,7 +237,7 @@ class Limits:
         ):
             bound = self._quotas.get(path, {}).get(kind)
             if bound is not None:
-                return Found(bound, sharing_user, sharing_client)
+                return FoundQuota(bound, sharing_user, sharing_client)
         return None
 
     def of_address(self, address: str) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from spark_kafkalite.broker.quotas.allowance import Windows
 from spark_kafkalite.broker.quotas.client_quotas import ClientQuotas
 from spark_kafkalite.broker.quotas.connection_rates import ConnectionRates
-from spark_kafkalite.broker.quotas.limits import Limits
+from spark_kafkalite.broker.quotas.limits import QuotaLimits
 from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs
 
 
@@ -19,7 +19,7 @@ class Quotas:
 
     def __init__(self, entities: EntityConfigs, windows: Windows, now_s: Callable[[], float]) -> None:
         """``now_s`` is a monotonic clock, in seconds."""
-        self.limits = Limits()
+        self.limits = QuotaLimits()
         self.clients = ClientQuotas(now_s, windows, self.limits)
         self.connections = ConnectionRates(now_s, windows, self.limits)
         for path in entities.entities():

@@ -65,7 +65,7 @@ _WITHOUT_SETTINGS: Final = {
 _OBEYED_WITHIN_S: Final = 10.0
 
 
-class Operation(IntEnum):
+class OpType(IntEnum):
     """An operation on a setting. The numbers are those of Kafka's AlterConfigOp."""
 
     SET = 0
@@ -186,10 +186,10 @@ class ConfigChanges:
         if _node_id(name) != own:
             raise InvalidRequest(f"Unexpected node id. Expected {own}, but received {name}; ask that broker")
         for each in operations:
-            if each.operation not in (Operation.SET, Operation.DELETE):
-                doing = Operation(each.operation).name
+            if each.operation not in (OpType.SET, OpType.DELETE):
+                doing = OpType(each.operation).name
                 raise InvalidRequest(f"{doing} operation is not allowed for the BROKER_LOGGER resource")
-        changes = {each.name: each.value if each.operation == Operation.SET else None for each in operations}
+        changes = {each.name: each.value if each.operation == OpType.SET else None for each in operations}
         logger_levels.check(changes)
         if not validate_only:
             logger_levels.change(changes)
@@ -282,9 +282,9 @@ def _change_text(resource_type: int, name: str, operations: Sequence[ConfigOpera
 
 def _operation_text(operation: ConfigOperation) -> str:
     name = shown_name(operation.name)
-    if operation.operation == Operation.DELETE:
+    if operation.operation == OpType.DELETE:
         return f"{name} has its default again"
-    sign = {Operation.APPEND: "+=", Operation.SUBTRACT: "-="}.get(Operation(operation.operation), "=")
+    sign = {OpType.APPEND: "+=", OpType.SUBTRACT: "-="}.get(OpType(operation.operation), "=")
     return f"{name}{sign}{shown_value(operation.name, operation.value)}"
 
 
@@ -293,10 +293,10 @@ def _check_form(operations: Sequence[ConfigOperation]) -> None:
     twice = [name for name, count in Counter(each.name for each in operations).items() if count > 1]
     if twice:
         raise InvalidRequest(f"Error due to duplicate config keys: {', '.join(twice)}")
-    empty = [each.name for each in operations if each.value is None and each.operation != Operation.DELETE]
+    empty = [each.name for each in operations if each.value is None and each.operation != OpType.DELETE]
     if empty:
         raise InvalidRequest(f"Null value not supported for : {', '.join(empty)}")
-    unknown = sorted({each.operation for each in operations} - {int(known) for known in Operation})
+    unknown = sorted({each.operation for each in operations} - {int(known) for known in OpType})
     if unknown:
         raise InvalidRequest(f"Unknown operations type {unknown[0]}; SET is 0, DELETE 1, APPEND 2, SUBTRACT 3")
 
@@ -312,21 +312,21 @@ def _apply(
     operation: ConfigOperation, settings: dict[str, str], group: SettingGroup, defaults: Mapping[str, object]
 ) -> None:
     name, value = operation.name, operation.value or ""
-    if operation.operation == Operation.SET:
+    if operation.operation == OpType.SET:
         settings[name] = value
         return
-    if operation.operation == Operation.DELETE:
+    if operation.operation == OpType.DELETE:
         settings.pop(name, None)
         return
     if name not in group or group[name].kind != "list":
-        doing = Operation(operation.operation).name
+        doing = OpType(operation.operation).name
         if group is BROKER_SETTINGS:
             raise InvalidConfig(f"Config value {doing.lower()} is not allowed for config key: {name}; it is not a list")
         raise InvalidConfig(f"Can't {doing} to key {name} because its type is not LIST.")
     setting = group[name]
     present = _items(setting, settings[name] if name in settings else defaults[name])
     given = _items(setting, value)
-    if operation.operation == Operation.APPEND:
+    if operation.operation == OpType.APPEND:
         present += [item for item in dict.fromkeys(given) if item not in present]
     else:
         present = [item for item in present if item not in given]

@@ -22,7 +22,7 @@ _DEFAULT_MIN_FREE_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DirectoryRoom:
     """What comes to a broker. ``free_bytes`` and ``needed_bytes`` (what must stay free) are those of all its log
     directories together; None where the broker does not return them."""
 
@@ -69,7 +69,7 @@ def coming(
 
 def rooms(
     admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], current: Mapping[TopicPartition, Sequence[int]]
-) -> list[Room]:
+) -> list[DirectoryRoom]:
     """Ask the brokers that get replicas for their disks."""
     logs = admin.describe_log_dirs()
     sizes = sizes_of(logs)
@@ -83,7 +83,7 @@ def rooms(
             free = sum(each.usable_bytes or 0 for each in directories)
             total = sum(each.total_bytes or 0 for each in directories)
             needed = _min_free(admin, broker, total, len(directories)) + int(_LEFT_SHARE * total)
-        found.append(Room(broker, len(keys), copied, free, needed))
+        found.append(DirectoryRoom(broker, len(keys), copied, free, needed))
     return found
 
 
@@ -95,7 +95,7 @@ def _min_free(admin: Admin, broker: int, total_bytes: int, directories: int) -> 
     return value * directories
 
 
-def check_rooms(found: Iterable[Room]) -> None:
+def check_rooms(found: Iterable[DirectoryRoom]) -> None:
     """Raise NoPlan for brokers whose disks would be too full."""
     full = [each for each in found if not each.fits]
     if full:

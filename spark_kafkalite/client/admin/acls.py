@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from spark_kafkalite.acls import Acl, AclFilter, Entry, Operation, PatternType, Permission, Resource, ResourceType
+from spark_kafkalite.acls import (
+    Acl,
+    AclEntry,
+    AclFilter,
+    Operation,
+    PatternType,
+    PermissionType,
+    Resource,
+    ResourceType,
+)
 from spark_kafkalite.client.admin.requests import AdminRequests
 from spark_kafkalite.errors import InvalidRequest, KafkaError
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -121,5 +130,5 @@ def _creation(acl: Acl) -> AclCreation:
 def _acl(resource_type: int, pattern_type: int, name: str, found: Any) -> Acl:
     return Acl(
         Resource(ResourceType(resource_type), PatternType(pattern_type), name),
-        Entry(found.principal, found.host, Operation(found.operation), Permission(found.permission_type)),
+        AclEntry(found.principal, found.host, Operation(found.operation), PermissionType(found.permission_type)),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from spark_kafkalite.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from spark_kafkalite.acls import CLUSTER_NAME, Operation, PatternType, PermissionType, ResourceType
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.message import ApiMessage, Message
 from spark_kafkalite.wire.messages import (
@@ -315,7 +315,7 @@ ASKED = (
                     principal="User:nobody",
                     host="*",
                     operation=Operation.READ,
-                    permission_type=Permission.ALLOW,
+                    permission_type=PermissionType.ALLOW,
                 )
             ]
         ),
@@ -511,7 +511,7 @@ def allow(admin: RawClient, user: str, *rights: tuple[Operation, ResourceType], 
             principal=f"User:{user}",
             host="*",
             operation=operation,
-            permission_type=Permission.ALLOW,
+            permission_type=PermissionType.ALLOW,
         )
         for operation, kind in rights
     ]

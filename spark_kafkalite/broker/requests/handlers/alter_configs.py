@@ -9,13 +9,13 @@ by default (4, empty name). Each resource has its own outcome. ``validate_only``
 
 from __future__ import annotations
 
-from spark_kafkalite.acls import Operation as Right
+from spark_kafkalite.acls import Operation
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.config_resources import resource_of
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.broker.settings.config_changes import ConfigOperation, Operation, alter_each
+from spark_kafkalite.broker.settings.config_changes import ConfigOperation, OpType, alter_each
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.alter_configs import (
     AlterConfigsRequest,
@@ -31,10 +31,10 @@ async def handle(context: BrokerContext, exchange: Exchange, message: AlterConfi
         context.config_changes,
         context.slices,
         message.resources,
-        lambda each: ConfigOperation(each.name, Operation.SET, each.value),
+        lambda each: ConfigOperation(each.name, OpType.SET, each.value),
         AlterConfigsResourceResponse,
         lambda text: log_change(exchange, "%s", text),
-        lambda kind, name: exchange.require(Right.ALTER_CONFIGS, *resource_of(kind, name)),
+        lambda kind, name: exchange.require(Operation.ALTER_CONFIGS, *resource_of(kind, name)),
         replace=True,
         validate_only=message.validate_only,
     )

@@ -12,7 +12,7 @@ is SECURITY_DISABLED (54). Source: kafka.server.AclApis.
 from __future__ import annotations
 
 from spark_kafkalite.acls import Acl, Operation, ResourceType
-from spark_kafkalite.broker.authorization.acl_admin import MOST_ACLS, acl_of
+from spark_kafkalite.broker.authorization.acl_changes import MOST_ACLS, acl_of
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.authorized_operations import NO_AUTHORIZER

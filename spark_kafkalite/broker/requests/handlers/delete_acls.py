@@ -11,7 +11,7 @@ SECURITY_DISABLED (54). Source: kafka.server.AclApis.
 from __future__ import annotations
 
 from spark_kafkalite.acls import Acl, AclFilter, Operation, ResourceType
-from spark_kafkalite.broker.authorization.acl_admin import MOST_FILTERS, filter_of
+from spark_kafkalite.broker.authorization.acl_changes import MOST_FILTERS, filter_of
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.authorized_operations import NO_AUTHORIZER

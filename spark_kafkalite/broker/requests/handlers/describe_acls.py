@@ -11,7 +11,7 @@ SECURITY_DISABLED (54). Source: kafka.server.AclApis.
 from __future__ import annotations
 
 from spark_kafkalite.acls import Operation, ResourceType
-from spark_kafkalite.broker.authorization.acl_admin import filter_of
+from spark_kafkalite.broker.authorization.acl_changes import filter_of
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange

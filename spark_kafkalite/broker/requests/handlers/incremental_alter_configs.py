@@ -9,7 +9,7 @@ as a whole or not at all. ``validate_only`` checks without changing.
 
 from __future__ import annotations
 
-from spark_kafkalite.acls import Operation as Right
+from spark_kafkalite.acls import Operation
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.config_resources import resource_of
@@ -36,7 +36,7 @@ async def handle(
         lambda each: ConfigOperation(each.name, each.config_operation, each.value),
         AlterConfigsResourceResponse,
         lambda text: log_change(exchange, "%s", text),
-        lambda kind, name: exchange.require(Right.ALTER_CONFIGS, *resource_of(kind, name)),
+        lambda kind, name: exchange.require(Operation.ALTER_CONFIGS, *resource_of(kind, name)),
         replace=False,
         validate_only=message.validate_only,
     )

@@ -10,10 +10,10 @@ from spark_kafkalite.acls import (
     EVERYONE,
     OPERATIONS,
     Acl,
-    Entry,
+    AclEntry,
     Operation,
     PatternType,
-    Permission,
+    PermissionType,
     Resource,
     ResourceType,
 )
@@ -22,7 +22,7 @@ from tests.seeds import SOAK
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
-ALLOW, DENY = Permission.ALLOW, Permission.DENY
+ALLOW, DENY = PermissionType.ALLOW, PermissionType.DENY
 READ, WRITE, DESCRIBE, ALL = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL
 CASES = 1_000_000 if SOAK else 10_000
 # Decisions about one set of ACLs.
@@ -32,14 +32,14 @@ _OF_ONE_SET = 50
 def acl(
     name: str,
     operation: Operation = READ,
-    permission: Permission = ALLOW,
+    permission: PermissionType = ALLOW,
     *,
     principal: str = "User:a",
     host: str = "*",
     pattern: PatternType = LITERAL,
     kind: ResourceType = TOPIC,
 ) -> Acl:
-    return Acl(Resource(kind, pattern, name), Entry(principal, host, operation, permission))
+    return Acl(Resource(kind, pattern, name), AclEntry(principal, host, operation, permission))
 
 
 def reference(acls: list[Acl], principal: str, host: str, operation: Operation, name: str) -> bool | None:

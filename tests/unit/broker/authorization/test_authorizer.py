@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from spark_kafkalite.acls import Entry, Operation, PatternType, Permission, Resource, ResourceType
-from spark_kafkalite.broker.authorization.acl_table import AclTable, Verdict
-from spark_kafkalite.broker.authorization.audit import Audit
+from spark_kafkalite.acls import AclEntry, Operation, PatternType, PermissionType, Resource, ResourceType
+from spark_kafkalite.broker.authorization.acl_table import AclTable, AclVerdict
 from spark_kafkalite.broker.authorization.authorizer import Authorizer, SessionRights
+from spark_kafkalite.broker.authorization.authorizer_log import AuthorizerLog
 from spark_kafkalite.broker.event_log import AUDIT_LOGGER
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.session import Session
@@ -20,8 +20,8 @@ READ, WRITE = Operation.READ, Operation.WRITE
 T = Resource(TOPIC, PatternType.LITERAL, "t")
 
 
-def entry(principal: str = "User:alice", operation: Operation = READ, host: str = "*") -> Entry:
-    return Entry(principal, host, operation, Permission.ALLOW)
+def entry(principal: str = "User:alice", operation: Operation = READ, host: str = "*") -> AclEntry:
+    return AclEntry(principal, host, operation, PermissionType.ALLOW)
 
 
 def session_of(authorizer: Authorizer, user: str | None = "alice", host: str = "10.0.0.1") -> Session:
@@ -78,7 +78,7 @@ def test_a_client_that_authenticates_as_another_has_the_rights_of_that_one() -> 
 
 def test_super_users_may_do_everything_whatever_is_denied() -> None:
     authorizer = Authorizer({"User:admin", "User:CN=ops,O=Example"})
-    authorizer.put(T, [Entry("User:*", "*", Operation.ALL, Permission.DENY)])
+    authorizer.put(T, [AclEntry("User:*", "*", Operation.ALL, PermissionType.DENY)])
     assert may(session_of(authorizer, "admin")) and may(session_of(authorizer, "CN=ops,O=Example"), name=None)
     assert not may(session_of(authorizer, "Admin"))
 
@@ -132,11 +132,11 @@ class Lines:
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.now_s = 0.0
-        self.audit = Audit(lambda: self.now_s)
+        self.audit = AuthorizerLog(lambda: self.now_s)
         self._caplog = caplog
 
     def write(self, name: str = "t", *, principal: str = "User:a", allowed: bool = False) -> None:
-        verdict = Verdict(allowed, None, is_open=not allowed)
+        verdict = AclVerdict(allowed, None, is_open=not allowed)
         self.audit.write(principal, "10.0.0.1", ApiKey.PRODUCE, WRITE, TOPIC, name, verdict)
 
     def __call__(self) -> list[str]:

@@ -23,7 +23,7 @@ from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.wire_versions import WireVersions
 from spark_kafkalite.broker.quotas.allowance import Windows
 from spark_kafkalite.broker.quotas.connection_rates import ConnectionRates
-from spark_kafkalite.broker.quotas.limits import Limits
+from spark_kafkalite.broker.quotas.limits import QuotaLimits
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import SERVED_APIS, Dispatcher, ServedApi
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -55,7 +55,7 @@ class Door:
         # Whichever is the present one: tests say what others have.
         self.inner_wire.versions = WireVersions(1, 1)
         self.inner_wire.set_secret(ClusterSecret((SECRET,)))
-        self.limits = Limits()
+        self.limits = QuotaLimits()
         self.acceptor = Acceptor(
             self.loop,
             self.slices,

@@ -12,7 +12,7 @@ from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.quotas import client_quotas
 from spark_kafkalite.broker.quotas.allowance import Windows
 from spark_kafkalite.broker.quotas.client_quotas import ClientQuota, ClientQuotas
-from spark_kafkalite.broker.quotas.limits import Limits
+from spark_kafkalite.broker.quotas.limits import QuotaLimits
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.wire.api_keys import ApiKey
 
@@ -20,7 +20,7 @@ from spark_kafkalite.wire.api_keys import ApiKey
 class Bed:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.limits = Limits()
+        self.limits = QuotaLimits()
         self.quotas = ClientQuotas(self.clock.monotonic_s, Windows(), self.limits)
 
     def set(self, path: str, **quotas: float) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from spark_kafkalite.broker.quotas.allowance import Windows
 from spark_kafkalite.broker.quotas.connection_rates import UNLIMITED, ConnectionRates
-from spark_kafkalite.broker.quotas.limits import Limits
+from spark_kafkalite.broker.quotas.limits import QuotaLimits
 from spark_kafkalite.testing.manual_clock import ManualClock
 
 
 class Bed:
     def __init__(self) -> None:
-        self.clock, self.limits = ManualClock(), Limits()
+        self.clock, self.limits = ManualClock(), QuotaLimits()
         self.rates = ConnectionRates(self.clock.monotonic_s, Windows(), self.limits)
 
     def open(self, listener: str, rate: float, seconds: float) -> int:

@@ -12,8 +12,8 @@ from spark_kafkalite.broker.quotas.limits import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
     Entity,
-    Found,
-    Limits,
+    FoundQuota,
+    QuotaLimits,
     checked_entity,
     entity_of,
     entity_path,
@@ -36,7 +36,7 @@ ORDER: list[tuple[Entity, bool, bool]] = [
 
 def test_the_first_that_exists_holds_whatever_others_there_are() -> None:
     for present in itertools.product([False, True], repeat=len(ORDER)):
-        limits = Limits()
+        limits = QuotaLimits()
         for number, (is_there, (entity, _, _)) in enumerate(zip(present, ORDER, strict=True)):
             # Others have a quota of another kind.
             kind = PRODUCER_BYTE_RATE if is_there else CONSUMER_BYTE_RATE
@@ -47,11 +47,11 @@ def test_the_first_that_exists_holds_whatever_others_there_are() -> None:
             continue
         first = present.index(True)
         _, by_client, by_user = ORDER[first]
-        assert found == Found(first + 1, "u" if by_user else "", "c" if by_client else "")
+        assert found == FoundQuota(first + 1, "u" if by_user else "", "c" if by_client else "")
 
 
 def test_other_clients_have_no_part_in_it() -> None:
-    limits = Limits()
+    limits = QuotaLimits()
     limits.take(entity_path({"user": "u", "client-id": "c"}), {PRODUCER_BYTE_RATE: "1"})
     assert limits.of_client(PRODUCER_BYTE_RATE, "u", "d") is None
     assert limits.of_client(PRODUCER_BYTE_RATE, "v", "c") is None
@@ -59,8 +59,8 @@ def test_other_clients_have_no_part_in_it() -> None:
     # A user or client id of this very text is not the default.
     limits.take(entity_path({"client-id": None}), {CONSUMER_BYTE_RATE: "7"})
     limits.take(entity_path({"client-id": "<default>"}), {CONSUMER_BYTE_RATE: "8"})
-    assert limits.of_client(CONSUMER_BYTE_RATE, "u", "<default>") == Found(8, "", "<default>")
-    assert limits.of_client(CONSUMER_BYTE_RATE, "u", "x") == Found(7, "", "x")
+    assert limits.of_client(CONSUMER_BYTE_RATE, "u", "<default>") == FoundQuota(8, "", "<default>")
+    assert limits.of_client(CONSUMER_BYTE_RATE, "u", "x") == FoundQuota(7, "", "x")
 
 
 @pytest.mark.parametrize("name", ["a", "a/b", "100%", "\0", ".", "..", "~*+ ", "<default>", "ü☃", "a\nb", None])
@@ -84,7 +84,7 @@ def test_other_paths_are_no_entities(path: str) -> None:
 
 
 def test_quotas_that_cannot_be_enforced_are_ignored_and_named(caplog: pytest.LogCaptureFixture) -> None:
-    limits = Limits()
+    limits = QuotaLimits()
     stored = {
         "controller_mutation_rate": "5", PRODUCER_BYTE_RATE: "many", CONSUMER_BYTE_RATE: "-1",
         "request_percentage": "0", "SCRAM-SHA-256": "salt=x", "connection_creation_rate": "7",
@@ -101,7 +101,7 @@ def test_quotas_that_cannot_be_enforced_are_ignored_and_named(caplog: pytest.Log
 
 
 def test_an_address_has_its_own_quota_or_the_default() -> None:
-    limits = Limits()
+    limits = QuotaLimits()
     assert not limits.addresses_have_some
     limits.take(entity_path(checked_entity([("ip", "::ffff:10.0.0.1")])), {"connection_creation_rate": "3"})
     limits.take("ips/<default>", {"connection_creation_rate": "9"})

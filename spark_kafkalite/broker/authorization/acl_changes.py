@@ -14,11 +14,11 @@ from spark_kafkalite.acls import (
     ANY,
     MATCH,
     Acl,
+    AclEntry,
     AclFilter,
-    Entry,
     Operation,
     PatternType,
-    Permission,
+    PermissionType,
     Resource,
     ResourceType,
     problem_of,
@@ -37,7 +37,7 @@ _AT_ONCE: Final = 100
 _LOOKED_AT_ONCE: Final = 200
 
 
-class AclAdmin:
+class AclChanges:
     """See the module's text. Lives in one event loop."""
 
     def __init__(self, authorizer: Authorizer, slices: Slices, store: Callable[[], Store]) -> None:
@@ -46,7 +46,7 @@ class AclAdmin:
         self._slices = slices
         self._store = store
 
-    def matching(self, wanted: AclFilter) -> Work[list[tuple[Resource, list[Entry]]]]:
+    def matching(self, wanted: AclFilter) -> Work[list[tuple[Resource, list[AclEntry]]]]:
         """Return the ACLs that a filter means, by resource, as this broker knows them."""
         found = []
         for number, (resource, entries) in enumerate(list(self._authorizer.acls.resources())):
@@ -83,8 +83,8 @@ class AclAdmin:
         self, filters: Sequence[AclFilter | KafkaError]
     ) -> list[list[tuple[Acl, KafkaError | None]] | KafkaError]:
         """Delete the ACLs that filters mean; return those of each filter, with the error of each that stays."""
-        by_filter: list[list[tuple[Resource, list[Entry]]] | KafkaError] = []
-        gone: dict[Resource, set[Entry]] = {}
+        by_filter: list[list[tuple[Resource, list[AclEntry]]] | KafkaError] = []
+        gone: dict[Resource, set[AclEntry]] = {}
         for wanted in filters:
             if isinstance(wanted, KafkaError):
                 by_filter.append(wanted)
@@ -113,7 +113,7 @@ class AclAdmin:
         for first in range(0, len(resources), _AT_ONCE):
             await asyncio.gather(*(work(each) for each in resources[first : first + _AT_ONCE]))
 
-    async def _alter(self, resource: Resource, change: Callable[[frozenset[Entry]], frozenset[Entry]]) -> None:
+    async def _alter(self, resource: Resource, change: Callable[[frozenset[AclEntry]], frozenset[AclEntry]]) -> None:
         """Raises InvalidRequest (42) for a name that the registry refuses, RequestTimedOut (7) when it fails."""
         try:
             _, new = await alter_acls(self._store(), resource, change)
@@ -144,7 +144,7 @@ def filter_of(
         ("resource type", resource_type, ResourceType, {ANY}),
         ("pattern type", pattern_type, PatternType, {ANY, MATCH}),
         ("operation", operation, Operation, {ANY}),
-        ("permission type", permission, Permission, {ANY}),
+        ("permission type", permission, PermissionType, {ANY}),
     ):
         if number not in more and number not in kind._value2member_map_:
             raise InvalidRequest(f"The AclBindingFilter contains UNKNOWN elements: {what} {number}")
@@ -158,7 +158,7 @@ def acl_of(
     try:
         acl = Acl(
             Resource(ResourceType(resource_type), PatternType(pattern_type), name),
-            Entry(principal, host, Operation(operation), Permission(permission)),
+            AclEntry(principal, host, Operation(operation), PermissionType(permission)),
         )
     except ValueError as error:
         raise InvalidRequest(

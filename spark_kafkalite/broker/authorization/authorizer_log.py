@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_kafkalite.acls import CLUSTER_NAME, Operation, ResourceType
-from spark_kafkalite.broker.authorization.acl_table import Verdict
+from spark_kafkalite.broker.authorization.acl_table import AclVerdict
 from spark_kafkalite.broker.event_log import AUDIT_LOGGER
 from spark_kafkalite.wire.api_keys import ApiKey
 
@@ -26,7 +26,7 @@ _MOST_COUNTED: Final = 2000
 _SHOWN_CHARS: Final = 200
 
 
-class Audit:
+class AuthorizerLog:
     """Writes the lines."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
@@ -46,7 +46,7 @@ class Audit:
         operation: Operation,
         resource_type: ResourceType,
         name: str | None,
-        verdict: Verdict,
+        verdict: AclVerdict,
     ) -> None:
         """Write a decision, unless its kind has had its share of lines."""
         level = logging.DEBUG if verdict.allowed else logging.INFO
@@ -89,7 +89,7 @@ def _api_name(api_key: int) -> str:
     return ApiKey(api_key).api_name if api_key in ApiKey._value2member_map_ else str(api_key)
 
 
-def _rule(verdict: Verdict) -> str:
+def _rule(verdict: AclVerdict) -> str:
     if verdict.by is not None:
         (resource_type, pattern_type, name), entry = verdict.by
         return (
