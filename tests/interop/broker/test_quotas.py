@@ -186,7 +186,7 @@ def test_consumers_keep_to_their_rate_and_lose_nothing(
 # The protocol ---------------------------------------------------------------------------------------------------------
 
 
-def test_five_requests_in_flight_are_answered_in_order_and_at_the_rate(
+def test_five_requests_in_flight_are_answered_in_order(
     broker: BrokerProcess, admin: Admin, topic: str, client_id: str
 ) -> None:
     admin.alter_client_quotas({"client-id": client_id}, {"producer_byte_rate": 200_000})
