@@ -273,7 +273,8 @@ def test_without_the_certificate_that_is_required_a_client_is_told_so(tmp_path: 
             Admin(one.client_settings(stranger)) as admin,
         ):
             admin.describe_cluster()
-        assert "showed no certificate, and ssl.client.auth=required asks for one" in one.said()
+        words = "showed no certificate, and ssl.client.auth=required asks for one"
+        wait_until(lambda: words in one.said(), "the broker's words")
         assert "Traceback" not in one.said()
 
 
@@ -366,7 +367,8 @@ def test_what_is_no_handshake_costs_its_own_connection_only(broker: TlsBroker, g
     with contextlib.closing(open_socket(broker)) as peer:
         peer.sendall(garbage)
         assert is_closed(peer)
-    assert "did not complete its handshake: " in broker.said()
+    # The line comes after the end of the connection.
+    wait_until(lambda: "did not complete its handshake: " in broker.said(), "the broker's words")
     assert "Traceback" not in broker.said()
     assert broker.serial_number()
 
@@ -395,7 +397,7 @@ def test_a_handshake_that_stops_anywhere_is_ended(tmp_path: Path) -> None:
             peer.sendall(hello[:length])
             peers.append(peer)
         assert all(map(is_closed, peers))
-        assert one.said().count("did not complete its handshake in") >= 5
+        wait_until(lambda: one.said().count("did not complete its handshake in") >= 5, "the broker's words")
 
 
 def test_a_flood_of_half_handshakes_keeps_nobody_out(tmp_path: Path) -> None:
