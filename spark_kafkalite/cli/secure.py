@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from spark_kafkalite.addresses import address_text
 from spark_kafkalite.broker.authentication.first_user import ensure_user
-from spark_kafkalite.broker.network.listeners import address_text
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.cli.output import said
 from spark_kafkalite.errors import ConfigError

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from spark_kafkalite.addresses import address_text, is_loopback
 from spark_kafkalite.broker.authentication.sasl_listeners import SaslListener, sasl_listeners
 from spark_kafkalite.broker.metrics.listener import MetricsListener
-from spark_kafkalite.broker.network.listeners import Listener, address_text, check_part, parse_listeners
+from spark_kafkalite.broker.network.listeners import Listener, check_part, parse_listeners
 from spark_kafkalite.broker.settings.authorization_settings import super_users
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.settings.cluster_defaults import cluster_defaults
@@ -31,7 +32,7 @@ from spark_kafkalite.log.config_sources import (
 )
 from spark_kafkalite.log.topic_config import BROKER_SYNONYMS, TopicConfig
 from spark_kafkalite.redaction import shown_value
-from spark_kafkalite.registry.served.listener import RegistryListener, is_loopback
+from spark_kafkalite.registry.served.listener import RegistryListener
 from spark_kafkalite.registry.zookeeper_address import ZooKeeperAddress
 from spark_kafkalite.settings import read_properties
 
