@@ -7,9 +7,11 @@ import contextlib
 import itertools
 import os
 import resource
+import shutil
 import signal
 import socket
 import ssl
+import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +31,8 @@ from spark_kafkalite.testing import apache_kafka
 from spark_kafkalite.testing.certificates import LOOPBACK, STORE_PASSWORD, Authority, Certificate
 from spark_kafkalite.testing.child_process import free_ports
 from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.wire import codec
+from spark_kafkalite.wire.frame import framed
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from tests.interop.support.collect import collected
 from tests.interop.support.raw_client import RawClient
@@ -269,7 +273,8 @@ def test_without_the_certificate_that_is_required_a_client_is_told_so(tmp_path: 
             Admin(one.client_settings(stranger)) as admin,
         ):
             admin.describe_cluster()
-        assert "showed no certificate, and ssl.client.auth=required asks for one" in one.said()
+        words = "showed no certificate, and ssl.client.auth=required asks for one"
+        wait_until(lambda: words in one.said(), "the broker's words")
         assert "Traceback" not in one.said()
 
 
@@ -362,7 +367,8 @@ def test_what_is_no_handshake_costs_its_own_connection_only(broker: TlsBroker, g
     with contextlib.closing(open_socket(broker)) as peer:
         peer.sendall(garbage)
         assert is_closed(peer)
-    assert "did not complete its handshake: " in broker.said()
+    # The line comes after the end of the connection.
+    wait_until(lambda: "did not complete its handshake: " in broker.said(), "the broker's words")
     assert "Traceback" not in broker.said()
     assert broker.serial_number()
 
@@ -391,7 +397,7 @@ def test_a_handshake_that_stops_anywhere_is_ended(tmp_path: Path) -> None:
             peer.sendall(hello[:length])
             peers.append(peer)
         assert all(map(is_closed, peers))
-        assert one.said().count("did not complete its handshake in") >= 5
+        wait_until(lambda: one.said().count("did not complete its handshake in") >= 5, "the broker's words")
 
 
 def test_a_flood_of_half_handshakes_keeps_nobody_out(tmp_path: Path) -> None:
@@ -406,3 +412,34 @@ def test_a_flood_of_half_handshakes_keeps_nobody_out(tmp_path: Path) -> None:
         memory = Path(f"/proc/{one.process.pid}/status").read_text()
         resident_kb = int(memory.partition("VmRSS:")[2].split()[0])
         assert resident_kb < 300_000
+
+
+@pytest.mark.debian
+def test_a_client_that_changes_its_keys_again_and_again_is_served_on(broker: TlsBroker) -> None:
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("there is no openssl on the PATH (Debian package openssl)")
+    process = subprocess.Popen(
+        [program, "s_client", "-connect", broker.bootstrap, "-tls1_3"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    said = bytearray()
+
+    def has_shown(part: bytes, times: int) -> bool:
+        assert process.stdout is not None
+        said.extend(process.stdout.read() or b"")
+        return said.count(part) >= times
+
+    with process:
+        wait_until(lambda: has_shown(b"Verify return code", 1), "the handshake")
+        for number in range(1, 51):
+            # Asks for new keys of the broker, too.
+            process.stdin.write(b"K\n")
+            wait_until(lambda number=number: has_shown(b"KEYUPDATE", number), "new keys")  # type: ignore[misc]
+        body = codec.encode_request(ApiVersionsRequest(), 2, 0x4B4B4B4B, "raw")
+        process.stdin.write(framed(body))
+        wait_until(lambda: has_shown(b"KKKK", 1), "the answer")
+        process.kill()
+    assert "Traceback" not in broker.said()
