@@ -41,6 +41,8 @@ ROOTS: Final = {PatternType.LITERAL: LITERAL_ACLS, PatternType.PREFIXED: PREFIXE
 CHANGES: Final = {PatternType.LITERAL: LITERAL_CHANGES, PatternType.PREFIXED: EXTENDED_CHANGES}
 NOTICE_PREFIX: Final = "acl_changes_"
 _VERSION: Final = 1
+# Of a sequence node's number.
+_DIGITS: Final = 10
 
 
 def type_path(pattern_type: PatternType, resource_type: ResourceType) -> str:
@@ -133,7 +135,7 @@ def _type_of(name: str) -> ResourceType:
     return ResourceType(ResourceType.of_title(name.replace("_", "")))
 
 
-def notice_number(name: str) -> int | None:
-    """Return the number of a notice, None for a node that is none."""
+def is_notice(name: str) -> bool:
+    """Whether a node of this name is a notice: a sequence node, whose name ends with ten digits."""
     digits = name.removeprefix(NOTICE_PREFIX)
-    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
+    return digits != name and len(digits) == _DIGITS and digits.isascii() and digits.isdigit()
