@@ -86,8 +86,17 @@ def _cpu_s(pid: int) -> float:
 
 def resident_bytes(pid: int) -> int:
     """Return a process's resident memory."""
+    return _memory(pid, "VmRSS:")
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the most resident memory that a process has had."""
+    return _memory(pid, "VmHWM:")
+
+
+def _memory(pid: int, name: str) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(name):
             return int(line.split()[1]) * 1024
     raise ProcessLookupError(pid)
 

@@ -1,7 +1,9 @@
 """The broker's log on standard error: one line per event, and a bound on how many of a kind.
 
 A line has the time in UTC, the level, the logger's name (``logger_levels`` changes its level), and the text with its
-control characters escaped (``printable``).
+control characters escaped (``printable``). With ``log.format=json`` it is a JSON object with the keys ``ts``,
+``level``, ``logger``, ``msg`` and ``broker``; ``exception`` has the traceback of an error, and an event's own fields
+follow.
 
 A hostile client can cause an event with every packet. Events that a peer can cause go through a :class:`QuietLog`,
 which writes a few of each kind per period and then counts, and adds the count to the next line that it writes.
@@ -9,13 +11,14 @@ which writes a few of each kind per period and then counts, and adds the count t
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from spark_kafkalite.printable import PrintableFormatter
+from spark_kafkalite.printable import PrintableFormatter, printable_json
 
 # Under Kafka's name: what clients were denied (``authorization.audit``).
 AUDIT_LOGGER: Final = "kafka.authorizer.logger"
@@ -24,12 +27,40 @@ AUDIT_LOGGER: Final = "kafka.authorizer.logger"
 _FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
 
 
-def configure_logging(level: str) -> None:
+_TIME = "%Y-%m-%dT%H:%M:%S"
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON. ``extra={"event": {...}}`` of the record has further fields."""
+
+    def __init__(self, broker_id: int) -> None:
+        super().__init__()
+        self._broker_id = broker_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime(_TIME, time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "ts": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "msg": record.getMessage(),
+            "broker": self._broker_id,
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        line |= {name: value for name, value in getattr(record, "event", {}).items() if name not in line}
+        return printable_json(json.dumps(line, ensure_ascii=False, default=str, separators=(",", ":")))
+
+
+def configure_logging(level: str, *, log_format: str = "text", broker_id: int = -1) -> None:
     """Send the package's log lines of ``level`` and above to standard error. For the process that owns it, once."""
     handler = logging.StreamHandler(sys.stderr)
-    formatter = PrintableFormatter(_FORMAT, datefmt="%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
+    if log_format == "json":
+        handler.setFormatter(JsonFormatter(broker_id))
+    else:
+        formatter = PrintableFormatter(_FORMAT, datefmt=_TIME)
+        formatter.converter = time.gmtime
+        handler.setFormatter(formatter)
     for name in ("spark_kafkalite", AUDIT_LOGGER):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
@@ -56,9 +87,18 @@ class QuietLog:
         self._kinds: dict[str, list[float]] = {}
 
     def log(
-        self, level: int, kind: str, message: str, *arguments: object, exc_info: bool | BaseException = False
+        self,
+        level: int,
+        kind: str,
+        message: str,
+        *arguments: object,
+        exc_info: bool | BaseException = False,
+        event: Mapping[str, object] | None = None,
     ) -> bool:
-        """Write the line unless its kind has had its share; return whether it was written."""
+        """Write the line unless its kind has had its share; return whether it was written.
+
+        ``event`` are the fields that the line has with ``log.format=json``.
+        """
         if not self._logger.isEnabledFor(level):
             return False
         now = self._monotonic_s()
@@ -75,7 +115,8 @@ class QuietLog:
             message += " (%d more like this were not written)"
             arguments = (*arguments, left_out)
         try:
-            self._logger.log(level, message, *arguments, exc_info=exc_info)
+            extra = None if event is None else {"event": event}
+            self._logger.log(level, message, *arguments, exc_info=exc_info, extra=extra)
         except MemoryError:
             # Whoever logs an error goes on to deal with it; that matters more than the line.
             return False

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from spark_kafkalite.broker.network.listeners import address_text
+from spark_kafkalite.addresses import address_text
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import BrokerId

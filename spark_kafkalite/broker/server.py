@@ -206,7 +206,7 @@ def run_broker(config: BrokerConfig, read_config: Callable[[], BrokerConfig] | N
     ``read_config`` reads the settings again at SIGHUP; None if no file contains them.
     Raises KafkaliteError if the broker cannot start; the caller shows the text.
     """
-    configure_logging(config["logging.level"])
+    configure_logging(config["logging.level"], log_format=config["log.format"], broker_id=config.broker_id)
     logger.info(
         "kafkalite %s: broker %d starts (pid %d), log.dirs=%s",
         VERSION,

@@ -35,6 +35,8 @@ COMMANDS: Final = {
     "offsets": ("offsets.command", "Look up the offsets of partitions, by time too."),
     "cluster": ("cluster.command", "Run a cluster on this host; show its brokers, leaders and replicas."),
     "dump-log": ("dump_log", "Show and check the files of a log."),
+    "exporter": ("exporter", "Serve metrics of a cluster for Prometheus: topics, and the lag of groups."),
+    "top": ("top.command", "Show a cluster as it is now: rates, lags, disks, partitions that need action."),
     "doctor": ("doctor.command", "Check that this host, and Spark's executors, can work with a cluster."),
     "jobs": ("jobs", "List, locate and run the Spark jobs."),
 }

@@ -109,6 +109,22 @@ def client_settings(
     return settings
 
 
+def admin_settings(settings: Mapping[str, object], *, shared: bool = False) -> dict[str, object]:
+    """Return the settings without those that only producers and consumers know; ``shared``: without all unknown ones.
+
+    An administrator warns of what is left and not known.
+    """
+    from spark_kafkalite.client.client_config import ADMIN_SETTINGS
+
+    left_out = set(ADMIN_SETTINGS.unknown(settings))
+    if left_out and not shared:
+        from spark_kafkalite.client.config import CONSUMER_SETTINGS, PRODUCER_SETTINGS
+
+        # One file of settings serves all commands: what is a producer's or consumer's is nothing to warn about here.
+        left_out = {name for name in left_out if name in PRODUCER_SETTINGS or name in CONSUMER_SETTINGS}
+    return {name: value for name, value in settings.items() if name not in left_out}
+
+
 def reachable_admin(
     settings: Mapping[str, object], *, shared: bool = False, by_bootstrap_server: bool = False
 ) -> Admin:
@@ -138,16 +154,9 @@ def reachable_cluster(settings: Mapping[str, object]) -> ClusterAdmin:
 def _reachable(
     kind: type[SomeAdmin], settings: Mapping[str, object], shared: bool, by_bootstrap_server: bool
 ) -> SomeAdmin:
-    from spark_kafkalite.client.client_config import ADMIN_SETTINGS
     from spark_kafkalite.client.network.retry import Deadline
 
-    left_out = set(ADMIN_SETTINGS.unknown(settings))
-    if left_out and not shared:
-        from spark_kafkalite.client.config import CONSUMER_SETTINGS, PRODUCER_SETTINGS
-
-        # One file of settings serves all commands: what is a producer's or consumer's is nothing to warn about here.
-        left_out = {name for name in left_out if name in PRODUCER_SETTINGS or name in CONSUMER_SETTINGS}
-    admin = kind({name: value for name, value in settings.items() if name not in left_out})
+    admin = kind(admin_settings(settings, shared=shared))
     try:
         if by_bootstrap_server:
             admin.cluster.refresh([], Deadline.after_ms(_REACHABLE_WITHIN_MS))

@@ -3,7 +3,7 @@
 =================================================  =====================================================================
 path                                               data, all persistent
 =================================================  =====================================================================
-/kafka-acl/TYPE/NAME                               version 1: acls. What the ACLs of one literal name say
+/kafka-acl/TYPE/NAME                               version 1: acls. Those of one literal name
 /kafka-acl-extended/prefixed/TYPE/NAME             the same for the names that begin with NAME
 /kafka-acl-changes/acl_changes_N                   ``TYPE:NAME``; a sequence node for each change of a literal name
 /kafka-acl-extended-changes/acl_changes_N          version 1: resourceType, name, patternType; likewise for prefixes
@@ -86,7 +86,7 @@ def encode_acls(entries: Collection[Entry]) -> bytes:
 
 
 def decode_acls(path: str, data: bytes) -> frozenset[Entry]:
-    """Return what the ACLs of a node say. Raises MalformedNode."""
+    """Return the entries of a node. Raises MalformedNode."""
     fields = decode_object(path, data)
     with reading(path, data):
         return frozenset(

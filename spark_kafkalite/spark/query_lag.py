@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from spark_kafkalite.client.consume.list_offsets import offsets_for
-from spark_kafkalite.client.group.lag import record_timestamps
+from spark_kafkalite.client.consume.record_timestamps import record_timestamps
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import LATEST_TIMESTAMP, IsolationLevel, TopicPartition

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_kafkalite.broker.metrics.counters import Histogram, TopicMeter
-from spark_kafkalite.broker.metrics.exposition import Page, labels
 from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.coordinator.groups.states import GroupState
+from spark_kafkalite.exposition.text import Page, labels
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from spark_kafkalite.addresses import is_loopback
 from spark_kafkalite.broker.network.listeners import Listener, listener_setting
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.network.tls_channel import TlsBuffers, TlsChannel
@@ -23,7 +24,6 @@ from spark_kafkalite.broker.settings.listener_settings import TLS_SETTINGS
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
-from spark_kafkalite.registry.served.listener import is_loopback
 from spark_kafkalite.security.certificate import subject_text
 from spark_kafkalite.security.cluster_secret import broker_of_user
 from spark_kafkalite.security.principal_rules import SETTING as RULES

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from spark_kafkalite.addresses import address_text
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.prefixed_settings import SIMILAR
 from spark_kafkalite.security.settings import SecurityProtocol
@@ -51,11 +52,6 @@ class Listener:
     def endpoint(self) -> str:
         """What the registry and clients receive, ``NAME://HOST:PORT``."""
         return f"{self.name}://{address_text(self.advertised_host, self.advertised_port)}"
-
-
-def address_text(host: str, port: int) -> str:
-    """Return ``host:port``, an IPv6 host in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listener_setting(values: Mapping[str, Any], listener: str, name: str, mechanism: str | None = None) -> Any:

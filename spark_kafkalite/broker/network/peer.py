@@ -31,8 +31,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from spark_kafkalite.addresses import address_text
 from spark_kafkalite.broker.network.channel import Buffer, Channel, PlainChannel
-from spark_kafkalite.broker.network.listeners import address_text
 from spark_kafkalite.broker.network.outbox import ROOM_BYTES, Outbox
 from spark_kafkalite.broker.network.readiness import Readiness
 from spark_kafkalite.broker.network.wire_versions import WireVersions

@@ -157,8 +157,7 @@ class Places:
             from spark_kafkalite.registry.store import ConnectionLoss
             from spark_kafkalite.registry.zookeeper import open_zookeeper
 
-            if not _CONNECT.fullmatch(self.zookeeper):
-                raise click.UsageError(f"--zookeeper {self.zookeeper}: not of the form HOST:PORT[,HOST:PORT][/CHROOT]")
+            checked_connect(self.zookeeper)
             # Not a line for every failed attempt: ours comes when they are given up.
             log = logging.getLogger("spark_kafkalite.registry.zookeeper")
             level = log.level
@@ -177,6 +176,13 @@ class Places:
             self._registry = RegistryLink(answer_within_s=_ANSWER_WITHIN_S)
             self._registry.replace(store)
         return self._registry
+
+
+def checked_connect(text: str) -> str:
+    """Return the address of a registry. Raises UsageError for what is none."""
+    if not _CONNECT.fullmatch(text):
+        raise click.UsageError(f"--zookeeper {text}: not of the form HOST:PORT[,HOST:PORT][/CHROOT]")
+    return text
 
 
 def chosen_groups(groups: Iterable[str], all_groups: bool) -> list[str] | None:

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Self
 
 from spark_kafkalite.client.config import consumer_config
+from spark_kafkalite.client.consume.consumer_metrics import ConsumerMetrics, lags_and_leads
 from spark_kafkalite.client.consume.consumer_phase import ConsumerPhase, consumer_lifecycle
 from spark_kafkalite.client.consume.list_offsets import OffsetAndTimestamp, offsets_for
 from spark_kafkalite.client.consume.polling import DecodedRows, RowSource
@@ -34,6 +35,7 @@ from spark_kafkalite.client.consume.subscription import Partitions, as_partition
 from spark_kafkalite.client.group.commits import CommitCallback
 from spark_kafkalite.client.group.group_consumer import GroupConsumer, RebalanceCallback
 from spark_kafkalite.client.group.offsets import as_committed, fetch_offsets
+from spark_kafkalite.client.metrics import ClientMetrics
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import TopicInfo
 from spark_kafkalite.client.network.retry import Deadline
@@ -64,11 +66,14 @@ class Consumer:
         self.config = consumer_config(settings, keywords)
         self._clock = clock
         self._cluster = ClusterClient(self.config.client, clock)
+        self._metrics = ConsumerMetrics(clock.monotonic_s)
         self._group: GroupConsumer | None = None
         if self.config.group is not None:
-            self._group = GroupConsumer(self.config.group, self._cluster, clock)
+            self._group = GroupConsumer(self.config.group, self._cluster, clock, self._metrics)
         fetch_committed = None if self._group is None else self._group.fetch_committed
-        self._ahead = ReadAhead(self.config, self._cluster, clock, fetch_committed=fetch_committed)
+        self._ahead = ReadAhead(
+            self.config, self._cluster, clock, fetch_committed=fetch_committed, metrics=self._metrics
+        )
         if self._group is not None:
             self._group.attach(self._ahead)
         self._rows = RowSource(self._ahead)
@@ -308,6 +313,18 @@ class Consumer:
         with self._ahead.lock:
             high_watermark = self._ahead.assigned(wanted).high_watermark
         return high_watermark if high_watermark >= 0 else None
+
+    def metrics(self) -> ClientMetrics:
+        """Return what this consumer has done, under the names of Kafka's consumer; no request is made.
+
+        As :meth:`.Producer.metrics`; the groups of topics and partitions are ``consumer-fetch-manager-metrics.orders``
+        and ``consumer-fetch-manager-metrics.orders-0``.
+        """
+        ends = self._ahead.ends_seen(self.config.isolation)
+        with self._ahead.lock:
+            lags, leads = lags_and_leads(ends, self._ahead.states)
+        assigned = None if self._group is None else len(self.assignment())
+        return self._metrics.read(lags, leads, assigned)
 
     # Polling --------------------------------------------------------------------------------------------------------
 

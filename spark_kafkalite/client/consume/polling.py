@@ -183,6 +183,8 @@ class RowSource:
                 state.buffered_bytes -= state.buffered.popleft().size_bytes
             self._unfinished = state
             if builder.count:
+                if ahead.metrics is not None:
+                    ahead.metrics.decoded(state.topic_partition.topic, builder.count)
                 self._decoded = DecodedRows(state, builder.finish(), next_offset, buffers)
             else:
                 state.position = next_offset
@@ -270,6 +272,8 @@ class RowSource:
 
     def begin_poll(self) -> None:
         """Take what the user has in hand for processed, because it asks for more."""
+        if self._ahead.metrics is not None:
+            self._ahead.metrics.polled()
         self.settle()
         self._iterated = None
         self._in_hand.clear()

@@ -20,6 +20,7 @@ from typing import Final
 
 from spark_kafkalite.client.config import ConsumerConfig
 from spark_kafkalite.client.consume.broker_fetcher import AfterError, BrokerFetcher, FetchAnswer, after_error
+from spark_kafkalite.client.consume.consumer_metrics import ConsumerMetrics
 from spark_kafkalite.client.consume.fetch_plan import FetchPlan, Want, plan_fetch
 from spark_kafkalite.client.consume.fetch_requests import FetchFrom
 from spark_kafkalite.client.consume.fetched import BufferPool
@@ -59,6 +60,7 @@ class ReadAhead:
         *,
         fetch_committed: FetchCommitted | None = None,
         fair: bool = False,
+        metrics: ConsumerMetrics | None = None,
     ) -> None:
         """``fetch_committed`` is given by a consumer with a group: its partitions start from committed offsets.
 
@@ -66,6 +68,7 @@ class ReadAhead:
         Then each has its share of ``queued.max.bytes``, and may hold one batch beyond it.
         """
         self._fair = fair
+        self.metrics = metrics
         self._config = config
         self._cluster = cluster
         self._clock = clock
@@ -329,8 +332,9 @@ class ReadAhead:
                         fetcher.connect(node, self._deadline())
                         answer_ms = client.request_timeout_ms + plan.limits.max_wait_ms
                         positions = [want.position for want in plan.wants]
+                        asked_s = self._clock.monotonic_s()
                         with fetcher.fetch(positions, plan.limits, Deadline.after_ms(answer_ms, self._clock)) as answer:
-                            self._take(plan.wants, answer)
+                            self._take(plan.wants, answer, self._clock.monotonic_s() - asked_s)
                     finally:
                         # Also when nobody could be asked: a lost broker must not use up the room for answers.
                         with self.lock:
@@ -380,16 +384,24 @@ class ReadAhead:
                 self.changed.wait(plan.look_again_s)
             return None
 
-    def _take(self, wants: Iterable[Want], answer: FetchAnswer) -> None:
+    def _take(self, wants: Iterable[Want], answer: FetchAnswer, seconds: float) -> None:
         """Deal with the answer to a fetch; what was asked for before the partition was moved, or failed, is dropped."""
+        sizes: list[tuple[str, int]] = []
         with self.lock:
             for want in wants:
                 if want.is_current and not self.closed:
+                    before = want.state.buffered_bytes
                     self._take_partition(want, answer)
+                    if size := want.state.buffered_bytes - before:
+                        sizes.append((want.state.topic_partition.topic, size))
+            if self.metrics is not None:
+                self.metrics.fetched(seconds, sizes)
             self.changed.notify_all()
 
     def _take_partition(self, want: Want, answer: FetchAnswer) -> None:
         """Deal with one partition's part of an answer; the lock is held."""
+        if answer.is_throttled(want.position):
+            return
         state = want.state
         try:
             fetched = answer.of(want.position)

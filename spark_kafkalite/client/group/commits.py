@@ -41,7 +41,15 @@ class PendingCommit(NamedTuple):
 class CommitLane:
     """All commits of one consumer."""
 
-    def __init__(self, coordinator: CoordinatorLink, notify: Callable[[], None], clock: Clock) -> None:
+    def __init__(
+        self,
+        coordinator: CoordinatorLink,
+        notify: Callable[[], None],
+        clock: Clock,
+        committed: Callable[[float], None] | None = None,
+    ) -> None:
+        """``committed`` is called with the seconds that each commit took."""
+        self._committed = committed
         self._coordinator = coordinator
         self._notify = notify
         self._clock = clock
@@ -85,7 +93,13 @@ class CommitLane:
                 f"group {self._coordinator.group_id!r}: earlier asynchronous commits were not done in time "
                 f"({self._coordinator})"
             )
+        self._store(offsets, member, deadline)
+
+    def _store(self, offsets: CommittedOffsets, member: GroupMember, deadline: Deadline) -> None:
+        began_s = self._clock.monotonic_s()
         commit_offsets(self._coordinator, offsets, member, deadline=deadline)
+        if self._committed is not None and offsets:
+            self._committed(self._clock.monotonic_s() - began_s)
 
     def wait_idle(self, deadline: Deadline) -> bool:
         """Wait until every commit has its outcome; False at the deadline."""
@@ -137,7 +151,7 @@ class CommitLane:
     def _commit(self, commit: PendingCommit) -> Exception | None:
         deadline = Deadline.after_ms(self._coordinator.cluster.config.default_api_timeout_ms, self._clock)
         try:
-            commit_offsets(self._coordinator, commit.offsets, commit.member, deadline=deadline)
+            self._store(commit.offsets, commit.member, deadline)
         except Exception as error:
             _LOG.debug("an asynchronous commit failed: %s", error)
             return error

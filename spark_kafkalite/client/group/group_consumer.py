@@ -24,6 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from spark_kafkalite.client.consume.consumer_metrics import ConsumerMetrics
 from spark_kafkalite.client.consume.read_ahead import ReadAhead
 from spark_kafkalite.client.consume.subscription import TopicSelection
 from spark_kafkalite.client.group.assignors import Assignor, GroupMemberSubscription
@@ -53,12 +54,15 @@ _REVOKE_COMMIT_MS = 5_000
 class GroupConsumer:
     """The group's side of one consumer: a member once it has subscribed, before that only a client that commits."""
 
-    def __init__(self, config: GroupConfig, cluster: ClusterClient, clock: Clock) -> None:
+    def __init__(
+        self, config: GroupConfig, cluster: ClusterClient, clock: Clock, metrics: ConsumerMetrics | None = None
+    ) -> None:
+        self._metrics = metrics
         self.config = config
         self._cluster = cluster
         self._clock = clock
         self.coordinator = CoordinatorLink(cluster, config.group_id)
-        self._lane = CommitLane(self.coordinator, self._notify, clock)
+        self._lane = CommitLane(self.coordinator, self._notify, clock, None if metrics is None else metrics.committed)
         self._auto = AutoCommit(config, self._lane, clock)
         self._ahead: ReadAhead | None = None
         self._topics: GroupTopics | None = None
@@ -312,6 +316,8 @@ class GroupConsumer:
             membership.request_rejoin(f"{len(revoked)} partitions were given up")
         added = sorted(set(assigned) - set(owned))
         self._last_assigned, self._last_generation = tuple(assigned), joined.member.generation_id
+        if self._metrics is not None:
+            self._metrics.rebalanced()
         _LOG.info("%s: assigned %s by %s", membership, ", ".join(map(str, assigned)) or "nothing", joined.protocol)
         self._read(assigned, self._paused_before)
         self._paused_before.clear()

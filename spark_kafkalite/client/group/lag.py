@@ -8,24 +8,17 @@ hand, and it depends on producers' clocks where the topic has their timestamps. 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits, fetch
-from spark_kafkalite.client.consume.fetched import FetchedBatches, columns_from
 from spark_kafkalite.client.consume.list_offsets import offsets_for
+from spark_kafkalite.client.consume.record_timestamps import record_timestamps
 from spark_kafkalite.client.network.cluster import ClusterClient
-from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
-from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError
-from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
+from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
-# A broker sends one whole batch however low the limit is. Behind it may be only markers or compacted gaps.
-_ONE_BATCH: Final = FetchLimits(0, 1, 0, IsolationLevel.READ_UNCOMMITTED)
-_MOST_BATCHES: Final = 8
 _NOT_KNOWN: Final = -1
 
 
@@ -95,51 +88,3 @@ def partition_lags(
             age_ms = max(0, now_ms - timestamp) if timestamp >= 0 else None
         lags[each] = PartitionLag(offset, start_offset, end_offset, age_ms)
     return lags
-
-
-def record_timestamps(
-    cluster: ClusterClient, offsets: Mapping[TopicPartition, int], deadline: Deadline
-) -> dict[TopicPartition, int]:
-    """Return the timestamp of the first record at or after each offset.
-
-    What cannot be read now is left out, and so are partitions whose next few batches hold no record.
-    """
-    by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-    for each in offsets:
-        by_leader[cluster.snapshot.leader(*each)].append(each)
-    found: dict[TopicPartition, int] = {}
-    for leader, partitions in by_leader.items():
-        try:
-            connection = cluster.connect(leader, deadline)
-        except BrokerUnreachable:
-            continue
-        try:
-            for each in partitions:
-                timestamp = _timestamp_at(connection, each, offsets[each], deadline, cluster.config.client_id)
-                if timestamp is not None:
-                    found[each] = timestamp
-        except BrokerUnreachable:
-            continue
-        finally:
-            connection.close()
-    return found
-
-
-def _timestamp_at(
-    connection: BrokerConnection, topic_partition: TopicPartition, offset: int, deadline: Deadline, client_id: str
-) -> int | None:
-    for _ in range(_MOST_BATCHES):
-        position = FetchFrom(topic_partition, offset, -1, 1)
-        _, results = fetch(connection, [position], _ONE_BATCH, deadline, client_id)
-        fetched = results.get(topic_partition)
-        if fetched is None or fetched.error_code or fetched.records is None:
-            return None
-        try:
-            batches = FetchedBatches(topic_partition, fetched, offset)
-            offset = batches.end_offset
-            for columns in columns_from([batches], max_rows=1):
-                return columns.timestamp_at(0)
-        except KafkaliteError:
-            # A batch that cannot be read stops its consumer too; here it only has no age.
-            return None
-    return None

@@ -22,9 +22,9 @@ from spark_kafkalite.registry.store import NodeExists, NoNode, NotEmpty, Stat, S
 from spark_kafkalite.registry.znodes import partition_of
 
 
-def groups_in(link: RegistryLink) -> list[str]:
+def groups_in(link: RegistryLink, deadline: Deadline | None = None) -> list[str]:
     """Return the ids of all groups in the registry, in order."""
-    return link.names(link.session(None).children(consumer_nodes.CONSUMERS))
+    return link.names(link.session(deadline).children(consumer_nodes.CONSUMERS), deadline)
 
 
 class RegistryOffsets:

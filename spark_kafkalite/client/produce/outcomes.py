@@ -30,6 +30,7 @@ from spark_kafkalite.client.network.retry import Backoff, is_retriable, needs_re
 from spark_kafkalite.client.produce.accumulator import Accumulator, PartitionQueue, expiry_error
 from spark_kafkalite.client.produce.delivery import ProducerBatch
 from spark_kafkalite.client.produce.produce_requests import ProduceOutcome
+from spark_kafkalite.client.produce.producer_metrics import ProducerMetrics
 from spark_kafkalite.client.produce.undelivered import Undelivered
 from spark_kafkalite.errors import (
     BrokerUnreachable,
@@ -63,7 +64,10 @@ _OF_A_RECORD: Final = frozenset({InvalidTimestamp.code, InvalidRecord.code})
 class Outcomes:
     """Gives batches their outcome, or another try."""
 
-    def __init__(self, config: ProducerConfig, cluster: ClusterClient, accumulator: Accumulator) -> None:
+    def __init__(
+        self, config: ProducerConfig, cluster: ClusterClient, accumulator: Accumulator, metrics: ProducerMetrics
+    ) -> None:
+        self._metrics = metrics
         self._config = config
         self._cluster = cluster
         self._accumulator = accumulator
@@ -169,6 +173,7 @@ class Outcomes:
             _LOG.exception("a batch that is too large cannot be split")
             self.settle(queue, batch, -1, -1, error)
             return
+        self._metrics.split()
         # Records that are looked for in halves are reported one by one when they are found.
         _LOG.log(logging.WARNING if batch.rows is None else logging.DEBUG, "%s; it is split in %d", error, len(parts))
         with self._accumulator.lock:
@@ -198,6 +203,7 @@ class Outcomes:
             return
         client = self._config.client
         pause_s = Backoff(client.retry_backoff_ms, client.retry_backoff_max_ms, attempts=batch.attempts - 1).next_s()
+        self._metrics.retried(batch, now_s)
         with self._accumulator.lock:
             if isinstance(error, (OutOfOrderSequenceNumber, UnknownProducerId)):
                 self._accumulator.lose_sequence(queue, batch, now_s + pause_s)
@@ -224,6 +230,7 @@ class Outcomes:
 
     def _fail(self, batch: ProducerBatch, error: Exception) -> None:
         """Give a batch its error; the accumulator's lock is held."""
+        self._metrics.failed(batch)
         batch.failed = self.undelivered.add(batch.topic_partition, batch.record_count, error)
         batch.settle(-1, -1, error)
         self._settled.append(batch)

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
 from spark_kafkalite.client.config import producer_config
+from spark_kafkalite.client.metrics import ClientMetrics
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, TopicInfo
 from spark_kafkalite.client.network.retry import Deadline
@@ -374,6 +375,15 @@ class Producer:
         finally:
             with self._lock:
                 accumulator.flushing -= 1
+
+    def metrics(self) -> ClientMetrics:
+        """Return what this producer has done, under the names of Kafka's producer; no request is made.
+
+        By group, and by name within it: ``metrics()["producer-metrics"]["record-send-total"]``. Groups of a topic or a
+        broker have it behind a point: ``producer-topic-metrics.orders``, ``producer-node-metrics.node-1``. Times are in
+        ms, rates a second. Averages, maxima and rates are those of the last minute; without any, a name is left out.
+        """
+        return self._sender.metrics.read(self._sender.state_metrics(), list(self._cluster.snapshot.nodes))
 
     def close(self, timeout_s: float | None = None) -> None:
         """Send what is left, wait for its outcome up to ``timeout_s``, and end; what has none then fails with

@@ -35,6 +35,7 @@ from spark_kafkalite.client.produce.outcomes import Outcomes
 from spark_kafkalite.client.produce.produce_requests import encode_produce, read_produce_answer
 from spark_kafkalite.client.produce.producer_ids import ProducerIds
 from spark_kafkalite.client.produce.producer_links import ProducerLinks
+from spark_kafkalite.client.produce.producer_metrics import ProducerMetrics
 from spark_kafkalite.client.produce.producer_phase import ProducerPhase
 from spark_kafkalite.client.produce.undelivered import Undelivered
 from spark_kafkalite.clock import Clock
@@ -91,7 +92,8 @@ class Sender(threading.Thread):
         self._producer_ids = ProducerIds(
             cluster, clock, lambda result: self._after(lambda: self._got_producer_id(result))
         )
-        self._outcomes = Outcomes(config, cluster, accumulator)
+        self.metrics = ProducerMetrics(clock.monotonic_s)
+        self._outcomes = Outcomes(config, cluster, accumulator, self.metrics)
         self._links = ProducerLinks(
             config.client,
             cluster,
@@ -133,6 +135,17 @@ class Sender(threading.Thread):
             self.wake()
         else:
             self.wake_by(now_s + self._config.client.request_timeout_ms / 1000)
+
+    def state_metrics(self) -> dict[str, float]:
+        """Return the metrics of what the producer has at present."""
+        pipelines = list(self._links.pipelines())
+        accumulator = self._accumulator
+        return {
+            "requests-in-flight": float(sum(len(pipeline.in_flight) for _, pipeline in pipelines)),
+            "connection-count": float(len(pipelines)),
+            "buffer-total-bytes": float(self._config.buffer_memory),
+            "buffer-available-bytes": float(max(0, self._config.buffer_memory - accumulator.reserved_bytes)),
+        }
 
     @property
     def undelivered(self) -> Undelivered:
@@ -235,7 +248,7 @@ class Sender(threading.Thread):
         try:
             if events & selectors.EVENT_READ:
                 for request, frame in pipeline.read():
-                    self._answer(pipeline, request, frame)
+                    self._answer(node, pipeline, request, frame)
             if events & selectors.EVENT_WRITE:
                 pipeline.write()
             self._links.watch(node, pipeline)
@@ -314,6 +327,8 @@ class Sender(threading.Thread):
                 timeout_ms=config.client.request_timeout_ms,
             )
             request = InFlight(correlation_id, now_s, by_batch)
+            # Before it is sent: with acks=0 a batch is done then, and its memory may be another's.
+            self.metrics.sent(node, batches, sum(map(len, pieces)), now_s)
             if config.acks:
                 pipeline.send(request, pieces, answered=True)
             else:
@@ -362,7 +377,7 @@ class Sender(threading.Thread):
 
     # Answers --------------------------------------------------------------------------------------------------------
 
-    def _answer(self, pipeline: Pipeline, request: InFlight, frame: memoryview) -> None:
+    def _answer(self, node: int, pipeline: Pipeline, request: InFlight, frame: memoryview) -> None:
         try:
             answer = read_produce_answer(frame, pipeline.version)
         except FrameError as error:
@@ -370,7 +385,9 @@ class Sender(threading.Thread):
             # back.
             pipeline.in_flight.appendleft(request)
             raise BrokerUnreachable(f"broker {pipeline.connection.name}: its answer cannot be read: {error}") from error
-        self._outcomes.take(request.batches, answer.outcomes, self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        self.metrics.answered(node, now_s - request.sent_s, len(frame), now_s)
+        self._outcomes.take(request.batches, answer.outcomes, now_s)
         if answer.leaders:
             self._cluster.take_leaders(answer.leaders, answer.endpoints)
 

@@ -6,11 +6,10 @@ process cannot replace.
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 from dataclasses import dataclass, field
 from typing import Final
 
+from spark_kafkalite.addresses import NO_ADDRESS, address_text, host_and_port, is_loopback
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import REDACTED
 
@@ -19,7 +18,6 @@ ONE_HOST_ONLY: Final = (
     "the embedded registry serves this host only, on a loopback address such as 127.0.0.1; brokers, registry consumers "
     'and tools on other hosts need a ZooKeeper ensemble (docs/cluster.md, "On several hosts")'
 )
-_NO_ADDRESS: Final = "not of the form HOST:PORT (an IPv6 host in brackets)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class RegistryListener:
         is not loopback."""
         host, port = host_and_port(address, "registry.listener")
         if not host:
-            raise ConfigError(f"registry.listener={address}: {_NO_ADDRESS}")
+            raise ConfigError(f"registry.listener={address}: {NO_ADDRESS}")
         if digest is not None and not all(digest.partition(":")):
             raise ConfigError(f"registry.listener.digest={REDACTED}: not of the form USER:PASSWORD")
         if not is_loopback(host, "registry.listener"):
@@ -45,29 +43,4 @@ class RegistryListener:
 
     def address(self, port: int) -> str:
         """Return what a client connects to when ``port`` is the one that was bound."""
-        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
-
-
-def host_and_port(address: str, setting: str) -> tuple[str, int]:
-    """Return the parts of ``HOST:PORT``, an IPv6 host without its brackets; an empty host means every interface.
-
-    Raises ConfigError, naming the setting, for any other text.
-    """
-    host, separator, port = address.rpartition(":")
-    if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{setting}={address}: {_NO_ADDRESS}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def is_loopback(host: str, setting: str) -> bool:
-    """Return whether only this host reaches what listens on an address; False for an empty one, every interface.
-
-    Raises ConfigError, naming the setting, when the host is not known.
-    """
-    if not host:
-        return False
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConfigError(f"{setting}: the host {host} is not known: {error.strerror}") from error
-    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+        return address_text(self.host, port)

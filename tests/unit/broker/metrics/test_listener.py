@@ -23,7 +23,9 @@ def test_without_the_setting_there_is_none() -> None:
 
 def test_loopback_needs_no_token() -> None:
     listener = load(metrics_listener="[::1]:9644").metrics_listener
-    assert listener is not None and (listener.host, listener.port, listener.is_loopback) == ("::1", 9644, True)
+    assert listener is not None
+    access = listener.access
+    assert (access.host, access.port, access.is_loopback) == ("::1", 9644, True)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9644", "[::]:9644", ":9644", "192.0.2.1:9644"])

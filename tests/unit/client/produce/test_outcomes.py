@@ -16,6 +16,8 @@ from spark_kafkalite.client.produce.accumulator import Accumulator, PartitionQue
 from spark_kafkalite.client.produce.delivery import ProducerBatch
 from spark_kafkalite.client.produce.outcomes import Outcomes
 from spark_kafkalite.client.produce.produce_requests import ProduceOutcome
+from spark_kafkalite.client.produce.producer_metrics import ProducerMetrics
+from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import (
     BrokerUnreachable,
     ClosedError,
@@ -49,7 +51,7 @@ class Rig:
         self.accumulator = Accumulator(config, config.max_in_flight)
         self.accumulator.producer_id, self.accumulator.producer_epoch = 1, 0
         cluster: Any = self
-        self.outcomes = Outcomes(config, cluster, self.accumulator)
+        self.outcomes = Outcomes(config, cluster, self.accumulator, ProducerMetrics(SYSTEM_CLOCK.monotonic_s))
         self.values = 0
         self.told: Counter[bytes] = Counter()
         self.errors: dict[bytes, Exception | None] = {}

@@ -6,7 +6,7 @@ are escaped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -28,11 +28,13 @@ def number(value: float) -> str:
 
 
 class Page:
-    """What one scrape gets. A family with labels takes up to ``max_series`` series in all; further ones are dropped."""
+    """What one scrape gets. Families with labels take up to ``max_series`` series in all, and ``max_chars`` of text;
+    further series are dropped."""
 
-    def __init__(self, max_series: int) -> None:
+    def __init__(self, max_series: int, max_chars: int | None = None) -> None:
         self._lines: list[str] = []
         self._max_series = max_series
+        self._room_chars = max_chars
         # Series with labels, and those that were dropped.
         self.series = 0
         self.dropped = 0
@@ -50,8 +52,7 @@ class Page:
         if self.series >= self._max_series:
             self.dropped += 1
             return
-        self.series += 1
-        self._lines.append(f"{name}{label_text} {number(value)}\n")
+        self._take(f"{name}{label_text} {number(value)}\n", 1)
 
     def extend(self, name: str, series: Sequence[tuple[str, int]]) -> None:
         """Add many series, label texts and whole numbers: as :meth:`add`, in a third of the time."""
@@ -59,8 +60,16 @@ class Page:
         if len(series) > room:
             self.dropped += len(series) - room
             series = series[:room]
-        self.series += len(series)
-        self._lines.append("".join([f"{name}{label_text} {value:d}\n" for label_text, value in series]))
+        self._take("".join([f"{name}{label_text} {value:d}\n" for label_text, value in series]), len(series))
+
+    def _take(self, text: str, series: int) -> None:
+        if self._room_chars is not None:
+            if len(text) > self._room_chars:
+                self.dropped += series
+                return
+            self._room_chars -= len(text)
+        self.series += series
+        self._lines.append(text)
 
     def histogram(
         self, name: str, names: dict[str, object], buckets: Iterable[tuple[float, int]], total: float
@@ -78,3 +87,10 @@ class Page:
     def text(self) -> str:
         """Return the whole text."""
         return "".join(self._lines)
+
+    def taken(self) -> Iterator[str]:
+        """Yield the text in pieces, each of which the page forgets."""
+        lines, self._lines = self._lines, []
+        lines.reverse()
+        while lines:
+            yield lines.pop()

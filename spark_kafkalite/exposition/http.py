@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server for probes and scrapes: GET and HEAD, one request a connection, in the broker's event loop.
+"""A small HTTP/1.1 server for probes and scrapes: GET and HEAD, one request a connection, in an event loop.
 
 A client that sends or takes its bytes too slowly, or sends too many, loses its connection. So does one beyond the limit
 of connections. The server reads the method, the path and the headers of a request, and no body. Source: RFC 9112.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 _MOST_HEAD_BYTES: Final = 8192
 _HEAD_TIMEOUT_S: Final = 5.0
@@ -20,6 +21,7 @@ _SEND_TIMEOUT_S: Final = 30.0
 _MOST_CONNECTIONS: Final = 32
 _GZIP_FROM_BYTES: Final = 16 * 1024
 _GZIP_WBITS: Final = 31
+_PIECE_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,21 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """An answer; ``headers`` are added to those that every answer has."""
+    """An answer; ``headers`` are added to those that every answer has.
+
+    ``is_packed``: the body is compressed by gzip already; a client that does not take that gets it unpacked.
+    """
 
     status: HTTPStatus
     body: bytes
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
+    is_packed: bool = False
+
+
+def json_response(status: HTTPStatus, document: Mapping[str, Any]) -> HttpResponse:
+    """Return an answer with a JSON document."""
+    return HttpResponse(status, (json.dumps(document) + "\n").encode())
 
 
 Handle = Callable[[HttpRequest], Awaitable[HttpResponse]]
@@ -105,23 +116,31 @@ class HttpServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answer, is_head, takes_gzip = await self._answered(reader)
-        body, headers = answer.body, dict(answer.headers)
-        if takes_gzip and len(body) >= _GZIP_FROM_BYTES:
+        body, headers, length, unpacks = answer.body, dict(answer.headers), len(answer.body), False
+        if answer.is_packed and not takes_gzip:
+            # The end of a gzip file is the length of its content.
+            unpacks, length = True, int.from_bytes(body[-4:], "little")
+        elif takes_gzip and (answer.is_packed or length >= _GZIP_FROM_BYTES):
             # In a thread, so that the loop does not wait.
-            body = await asyncio.to_thread(_gzip, body)
+            body = body if answer.is_packed else await asyncio.to_thread(gzip, [body])
             headers["Content-Encoding"] = "gzip"
+            length = len(body)
         headers |= {
             "Content-Type": answer.content_type,
-            "Content-Length": str(len(body)),
+            "Content-Length": str(length),
             "Cache-Control": "no-store",
             "X-Content-Type-Options": "nosniff",
             "Connection": "close",
         }
         first = f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
         head = first + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
-        writer.write(head.encode("latin-1") + (b"" if is_head else body))
-        writer.write_eof()
+        writer.write(head.encode("latin-1"))
         async with asyncio.timeout(_SEND_TIMEOUT_S):
+            # In pieces: what a slow client has not taken yet is held once for all of them.
+            for piece in () if is_head else _unpacked(body) if unpacks else _pieces(body):
+                writer.write(piece)
+                await writer.drain()
+            writer.write_eof()
             await writer.drain()
             # The client closes when it has read to the end; an abort before could take bytes from it.
             while await reader.read(_MOST_HEAD_BYTES):
@@ -150,6 +169,21 @@ def _text(status: HTTPStatus, text: str) -> HttpResponse:
     return HttpResponse(status, (text + "\n").encode(), "text/plain; charset=utf-8")
 
 
-def _gzip(body: bytes) -> bytes:
+def gzip(pieces: Iterable[bytes]) -> bytes:
+    """Return pieces as one gzip file."""
     packer = zlib.compressobj(1, wbits=_GZIP_WBITS)
-    return packer.compress(body) + packer.flush()
+    return b"".join([*(packer.compress(piece) for piece in pieces), packer.flush()])
+
+
+def _pieces(body: bytes) -> Iterator[memoryview]:
+    view = memoryview(body)
+    for at in range(0, len(body), _PIECE_BYTES):
+        yield view[at : at + _PIECE_BYTES]
+
+
+def _unpacked(body: bytes) -> Iterator[bytes]:
+    unpacker = zlib.decompressobj(wbits=_GZIP_WBITS)
+    piece = unpacker.decompress(body, _PIECE_BYTES)
+    while piece:
+        yield piece
+        piece = unpacker.decompress(unpacker.unconsumed_tail, _PIECE_BYTES)

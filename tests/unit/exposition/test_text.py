@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_kafkalite.broker.metrics.exposition import Page, labels
+from spark_kafkalite.exposition.text import Page, labels
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))

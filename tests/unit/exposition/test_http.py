@@ -9,8 +9,8 @@ from http import HTTPStatus
 
 import pytest
 
-from spark_kafkalite.broker.metrics import http
-from spark_kafkalite.broker.metrics.http import BadRequest, HttpRequest, HttpResponse, HttpServer, parse_head
+from spark_kafkalite.exposition import http
+from spark_kafkalite.exposition.http import BadRequest, HttpRequest, HttpResponse, HttpServer, parse_head
 from tests.patience import PATIENCE_S
 
 BODY = b"0123456789abcdef" * 4096
@@ -133,3 +133,25 @@ def test_connections_beyond_the_limit_are_closed_and_others_go_on(monkeypatch: p
 def test_first_lines_that_are_refused(head: bytes) -> None:
     with pytest.raises(BadRequest):
         parse_head(head + b"\r\n\r\n")
+
+
+def test_a_packed_body_is_unpacked_for_clients_that_do_not_take_gzip() -> None:
+    packed = http.gzip([BODY, BODY])
+
+    async def handle(_: HttpRequest) -> HttpResponse:
+        return HttpResponse(HTTPStatus.OK, packed, "text/plain", is_packed=True)
+
+    async def run() -> tuple[bytes, bytes]:
+        server = HttpServer(handle)
+        port = await server.start("127.0.0.1", 0)
+        try:
+            plain = await exchange(port, b"GET / HTTP/1.1\r\n\r\n")
+            return plain, await exchange(port, b"GET / HTTP/1.1\r\nAccept-Encoding: gzip\r\n\r\n")
+        finally:
+            await server.stop()
+
+    plain, taken = asyncio.run(run())
+    head, _, body = plain.partition(b"\r\n\r\n")
+    assert body == BODY + BODY and f"Content-Length: {len(body)}\r\n".encode() in head
+    head, _, body = taken.partition(b"\r\n\r\n")
+    assert body == packed and b"Content-Encoding: gzip" in head

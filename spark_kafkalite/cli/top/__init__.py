@@ -1,0 +1,1 @@
+"""``kafkalite top``: a cluster as it is now, refreshed each second."""

@@ -1,0 +1,169 @@
+"""The screen of ``kafkalite top``, drawn by rich. Only this module loads rich, and only at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from spark_kafkalite.cli.top.view import OFFLINE, REFUSES, BrokerRow, GroupRow, PartitionRow, TopicRow, View
+from spark_kafkalite.printable import printable
+
+_SIDE_BY_SIDE_FROM: Final = 130
+_MOST_BROKERS: Final = 8
+_MOST_PROBLEMS: Final = 6
+# A table's heading, and the line above it.
+_TABLE_LINES: Final = 2
+_LEAST_ROWS: Final = 2
+_UNITS: Final = ("", "k", "M", "G", "T", "P")
+_FULL_FROM_PERCENT: Final = 85
+_LATE_FROM_MS: Final = 50
+
+
+def drawn(view: View, width: int, height: int, seconds_ago: float) -> RenderableType:
+    """Return a screen of at most ``height`` lines. ``seconds_ago``: how old the view is."""
+    brokers = view.brokers[:_MOST_BROKERS]
+    problems = view.partitions[:_MOST_PROBLEMS]
+    used = 2 + _TABLE_LINES + len(brokers) + ((_TABLE_LINES + len(problems)) if problems else 0)
+    room = max(0, height - used)
+    parts: list[RenderableType] = [_head(view, seconds_ago), _brokers(brokers, len(view.brokers))]
+    if problems:
+        parts.append(_partitions(problems, len(view.partitions)))
+    if width >= _SIDE_BY_SIDE_FROM:
+        rows = max(_LEAST_ROWS, room - _TABLE_LINES)
+        grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
+        grid.add_column(ratio=2)
+        grid.add_column(ratio=3)
+        grid.add_row(_topics(view.topics[:rows], view), _groups(view.groups[:rows], view))
+        parts.append(grid)
+    else:
+        each = max(_LEAST_ROWS, (room - 2 * _TABLE_LINES) // 2)
+        # What one does not need the other may have.
+        topics = min(len(view.topics), max(each, room - 2 * _TABLE_LINES - len(view.groups)))
+        groups = max(_LEAST_ROWS, room - 2 * _TABLE_LINES - topics)
+        parts += [_topics(view.topics[:topics], view), _groups(view.groups[:groups], view)]
+    return Group(*parts)
+
+
+def _head(view: View, seconds_ago: float) -> Text:
+    counts = view.counts
+    line = Text.assemble(
+        ("kafkalite top", "bold"),
+        f"  {counts.get('brokers', 0)} brokers  {counts.get('topics', 0):,} topics  "
+        f"{counts.get('partitions', 0):,} partitions  {counts.get('groups', 0):,} groups  "
+        f"{_rate(view.records_per_s)} records/s  ",
+    )
+    if view.cluster_id is not None and view.controller < 0:
+        line.append("no controller is known", "bold red")
+    elif view.cluster_id is not None:
+        line.append(f"controller {view.controller}")
+    if elsewhere := counts.get("not_led_by_preferred_replica", 0):
+        line.append(f"  {elsewhere:,} not led by the preferred replica", "yellow")
+    line.append(f"  cluster {printable(view.cluster_id or '-')}", "dim")
+    if view.problem:
+        line.append(f"\n{printable(view.problem)}", "bold red")
+    elif seconds_ago > 3:
+        line.append(f"\nthe last look was {seconds_ago:.0f} s ago", "yellow")
+    else:
+        line.append("\nCtrl-C ends", "dim")
+    # One line each: a terminal that is too narrow cuts them.
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
+
+
+def _table(title: str, columns: Sequence[tuple[str, bool]], wide: str) -> Table:
+    """Return an empty table; ``columns`` are headings, and whether they hold numbers. ``wide`` takes what room is left,
+    and is cut first."""
+    table = Table(box=None, padding=(0, 1), header_style="bold reverse", expand=True)
+    table.title, table.title_justify, table.title_style = title, "left", "bold"
+    for heading, is_number in columns:
+        table.add_column(
+            heading,
+            justify="right" if is_number else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=1 if heading == wide else None,
+        )
+    return table
+
+
+def _brokers(rows: Iterable[BrokerRow], total: int) -> Table:
+    table = _table(f"Brokers ({total})", [
+        ("ID", True), ("ADDRESS", False), ("LEADERS", True), ("REPLICAS", True), ("RECORDS/S", True), ("IN/S", True),
+        ("OUT/S", True), ("DISK", True), ("FREE", True), ("LOOP-LAG", True), ("NOTE", False),
+    ], "NOTE")  # fmt: skip
+    for row in rows:
+        full = row.disk_used_percent is not None and row.disk_used_percent >= _FULL_FROM_PERCENT
+        late = row.loop_lag_p99_ms is not None and row.loop_lag_p99_ms >= _LATE_FROM_MS
+        table.add_row(
+            str(row.id),
+            Text(printable(row.address)) if row.is_live else Text("not in the cluster", "bold red"),
+            str(row.leaders),
+            str(row.replicas),
+            _rate(row.records_per_s),
+            _bytes(row.bytes_in_per_s),
+            _bytes(row.bytes_out_per_s),
+            Text("-" if row.disk_used_percent is None else f"{row.disk_used_percent:.0f} %", "red" if full else ""),
+            _bytes(row.disk_free_bytes),
+            Text("-" if row.loop_lag_p99_ms is None else f"{row.loop_lag_p99_ms:.1f} ms", "red" if late else ""),
+            Text(printable(row.problem or "") if row.is_live else "", "red"),
+        )
+    return table
+
+
+def _topics(rows: Iterable[TopicRow], view: View) -> Table:
+    title = f"Topics by rate ({view.counts.get('topics', 0):,})"
+    table = _table(title, [("TOPIC", False), ("PARTITIONS", True), ("RECORDS", True), ("RECORDS/S", True)], "TOPIC")
+    for row in rows:
+        table.add_row(Text(printable(row.topic)), str(row.partitions), f"{row.records:,}", _rate(row.records_per_s))
+    return table
+
+
+def _groups(rows: Iterable[GroupRow], view: View) -> Table:
+    table = _table(f"Groups by lag ({view.counts.get('groups', 0):,})", [
+        ("GROUP", False), ("STATE", False), ("MEMBERS", True), ("LAG", True), ("GROWTH/S", True), ("LAG-SECONDS", True),
+    ], "GROUP")  # fmt: skip
+    for row in rows:
+        grows = row.growth_per_s is not None and row.growth_per_s > 0
+        table.add_row(
+            Text(printable(row.group)),
+            row.state or "-",
+            "-" if row.members is None else str(row.members),
+            f"{row.lag:,}",
+            Text("-" if row.growth_per_s is None else f"{row.growth_per_s:+,.1f}", "yellow" if grows else ""),
+            "-" if row.lag_seconds is None else f"{row.lag_seconds:,.1f}",
+        )
+    return table
+
+
+def _partitions(rows: Iterable[PartitionRow], total: int) -> Table:
+    table = _table(f"Partitions that need action ({total:,})", [
+        ("TOPIC", False), ("PARTITION", True), ("PROBLEM", False), ("LEADER", True), ("REPLICAS", False),
+        ("IN SYNC", False),
+    ], "TOPIC")  # fmt: skip
+    for row in rows:
+        table.add_row(
+            Text(printable(row.topic)),
+            str(row.partition),
+            Text(row.problem, "bold red" if row.problem in (OFFLINE, REFUSES) else "yellow"),
+            "none" if row.leader < 0 else str(row.leader),
+            ",".join(map(str, row.replicas)),
+            ",".join(map(str, row.isr)),
+        )
+    return table
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def _bytes(value: float | None) -> str:
+    if value is None:
+        return "-"
+    power = 0
+    while value >= 1000 and power < len(_UNITS) - 1:
+        value, power = value / 1000, power + 1
+    return f"{value:.1f} {_UNITS[power]}B" if power else f"{value:.0f} B"
