@@ -175,7 +175,7 @@ class _ChosenAcls:
         if not resources:
             raise click.UsageError("name what it is about: --topic, --group, --cluster or --transactional-id")
         if not principals:
-            raise click.UsageError("name for whom it is: --allow-principal or --deny-principal")
+            raise click.UsageError("name the principals: --allow-principal or --deny-principal")
         found = []
         for resource_type, name in resources:
             # The cluster has one name, and no prefixes.

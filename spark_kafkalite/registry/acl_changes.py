@@ -51,7 +51,7 @@ async def has_acls(store: Store) -> bool:
 
 
 async def alter_acls(store: Store, resource: Resource, change: Callable[[Entries], Entries]) -> tuple[Entries, Entries]:
-    """Replace what the ACLs of a resource say with what ``change`` makes of it; return it before and after.
+    """Replace the ACLs of a resource by what ``change`` makes of them; return their entries before and after.
 
     Raises BadArguments when it is too much for a node, or the name cannot be that of one. ConnectionLoss: it may or may
     not have been done. A node that cannot be read counts as empty, so that an alteration repairs it.

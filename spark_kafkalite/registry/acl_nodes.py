@@ -3,7 +3,7 @@
 =================================================  =====================================================================
 path                                               data, all persistent
 =================================================  =====================================================================
-/kafka-acl/TYPE/NAME                               version 1: acls. What the ACLs of one literal name say
+/kafka-acl/TYPE/NAME                               version 1: acls. Those of one literal name
 /kafka-acl-extended/prefixed/TYPE/NAME             the same for the names that begin with NAME
 /kafka-acl-changes/acl_changes_N                   ``TYPE:NAME``; a sequence node for each change of a literal name
 /kafka-acl-extended-changes/acl_changes_N          version 1: resourceType, name, patternType; likewise for prefixes
@@ -41,6 +41,8 @@ ROOTS: Final = {PatternType.LITERAL: LITERAL_ACLS, PatternType.PREFIXED: PREFIXE
 CHANGES: Final = {PatternType.LITERAL: LITERAL_CHANGES, PatternType.PREFIXED: EXTENDED_CHANGES}
 NOTICE_PREFIX: Final = "acl_changes_"
 _VERSION: Final = 1
+# Of a sequence node's number.
+_DIGITS: Final = 10
 
 
 def type_path(pattern_type: PatternType, resource_type: ResourceType) -> str:
@@ -84,7 +86,7 @@ def encode_acls(entries: Collection[AclEntry]) -> bytes:
 
 
 def decode_acls(path: str, data: bytes) -> frozenset[AclEntry]:
-    """Return what the ACLs of a node say. Raises MalformedNode."""
+    """Return the entries of a node. Raises MalformedNode."""
     fields = decode_object(path, data)
     with reading(path, data):
         return frozenset(
@@ -133,7 +135,7 @@ def _type_of(name: str) -> ResourceType:
     return ResourceType(ResourceType.of_title(name.replace("_", "")))
 
 
-def notice_number(name: str) -> int | None:
-    """Return the number of a notice, None for a node that is none."""
+def is_notice(name: str) -> bool:
+    """Whether a node of this name is a notice: a sequence node, whose name ends with ten digits."""
     digits = name.removeprefix(NOTICE_PREFIX)
-    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
+    return digits != name and len(digits) == _DIGITS and digits.isascii() and digits.isdigit()

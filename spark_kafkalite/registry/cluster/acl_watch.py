@@ -29,6 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 # Nodes that are read at the same time.
 _AT_ONCE: Final = 200
+_PAUSE_S: Final = 0.05
 # How long to wait after a read that failed, unless the session ends first.
 _RETRY_S: Final = 1.0
 
@@ -64,8 +65,8 @@ class AclWatch:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._must_reload = False
-        # The number of the last notice that was taken up, of each kind.
-        self._last = dict.fromkeys(PatternType, -1)
+        # The name of the last notice that was taken up, of each kind. Names of ten digits are in the order of numbers.
+        self._last = dict.fromkeys(PatternType, "")
         self._following: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -94,6 +95,8 @@ class AclWatch:
     async def _follow(self) -> None:
         while True:
             await self._changed.wait()
+            # Each list names all notices of the last quarter of an hour: many changes in a row share one.
+            await asyncio.sleep(_PAUSE_S)
             self._changed.clear()
             try:
                 if self._must_reload:
@@ -114,21 +117,21 @@ class AclWatch:
         self._read_all_again()
         await asyncio.sleep(_RETRY_S)
 
-    async def _notices(self, kind: PatternType) -> list[tuple[int, str]]:
-        """Return numbers and paths of all notices of a kind, in order, and leave the next watch."""
-        parent = acl_nodes.CHANGES[kind]
-        names = await answer(self._store.children(parent, self._notified))
-        numbers = ((acl_nodes.notice_number(name), name) for name in names)
-        return sorted((number, f"{parent}/{name}") for number, name in numbers if number is not None)
+    async def _new_notices(self, kind: PatternType) -> list[str]:
+        """Return the names of a kind's notices since the last one, in order, and leave the next watch."""
+        names = await answer(self._store.children(acl_nodes.CHANGES[kind], self._notified))
+        # There may be thousands, which the last quarter of an hour has left: most are only compared.
+        last = self._last[kind]
+        return sorted(name for name in names if name > last and acl_nodes.is_notice(name))
 
     async def _read_notices(self) -> None:
         """Read again the resources that the notices since the last one name."""
         for kind in PatternType:
-            new = [(number, path) for number, path in await self._notices(kind) if number > self._last[kind]]
-            named = await _each(self._resource_of, [path for _, path in new])
+            new = await self._new_notices(kind)
+            named = await _each(self._resource_of, [f"{acl_nodes.CHANGES[kind]}/{name}" for name in new])
             await _each(self._read, list(dict.fromkeys(each for each in named if each is not None)))
             if new:
-                self._last[kind] = new[-1][0]
+                self._last[kind] = new[-1]
 
     async def _resource_of(self, path: str) -> Resource | None:
         """Return the resource that a notice names, None where that is not known; then everything is read again."""
@@ -141,17 +144,17 @@ class AclWatch:
             return None
 
     async def _reload(self) -> None:
-        """Read everything. The notices come first: what is written from now on has one with a larger number."""
+        """Read everything. The notices come first: what is written from now on has a later one."""
         await answer(self._store.sync())
-        last = {kind: await self._notices(kind) for kind in PatternType}
+        notices = {kind: await self._new_notices(kind) for kind in PatternType}
         kinds = [(pattern, kind) for pattern in PatternType for kind in ResourceType]
         found = [each for resources in await _each(self._resources, kinds) for each in resources]
         await _each(self._read, found)
         for gone in set(self._acls.known()).difference(found):
             self._acls.put(gone, ())
-        for kind, notices in last.items():
-            if notices:
-                self._last[kind] = max(self._last[kind], notices[-1][0])
+        for kind, names in notices.items():
+            if names:
+                self._last[kind] = names[-1]
 
     async def _resources(self, kind: tuple[PatternType, ResourceType]) -> list[Resource]:
         pattern_type, resource_type = kind

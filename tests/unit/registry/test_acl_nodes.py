@@ -78,9 +78,8 @@ def test_what_is_no_notice_is_named(data: bytes) -> None:
 
 
 def test_only_sequence_nodes_are_notices() -> None:
-    assert acl_nodes.notice_number("acl_changes_0000000012") == 12
-    assert acl_nodes.notice_number("acl_changes_x") is None
-    assert acl_nodes.notice_number("other_0000000012") is None
+    assert acl_nodes.is_notice("acl_changes_0000000012")
+    assert not any(map(acl_nodes.is_notice, ("acl_changes_000000001x", "acl_changes_12", "other_0000000012")))
 
 
 def test_everything_about_acls_is_for_brokers_alone() -> None:

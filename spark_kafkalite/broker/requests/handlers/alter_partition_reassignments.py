@@ -30,6 +30,7 @@ from spark_kafkalite.wire.messages.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from spark_kafkalite.wire.rights import refused
 
 # More replicas of one partition are refused before anything is looked up.
 _MOST_REPLICAS = 1_000
@@ -41,8 +42,9 @@ async def handle(
 ) -> AlterPartitionReassignmentsResponse:
     """Change reassignments, here or at the controller."""
     allows = message.allow_replication_factor_change
+    if not exchange.may(Operation.ALTER, ResourceType.CLUSTER):
+        return await context.work(exchange, _forbidden(message))
     try:
-        exchange.require(Operation.ALTER, ResourceType.CLUSTER)
         answer: AlterPartitionReassignmentsResponse | None = await context.topics.controller_link.hand_on(
             message, exchange.api_version, _is_refused, exchange.session
         )
@@ -62,6 +64,27 @@ async def handle(
     made = await context.work(exchange, _answer(message, outcomes))
     made.allow_replication_factor_change = allows
     return made
+
+
+def _forbidden(message: AlterPartitionReassignmentsRequest) -> Work[AlterPartitionReassignmentsResponse]:
+    """Refuse every partition, and the request, whether the partitions exist or not."""
+    refusal = refused(ResourceType.CLUSTER)
+    answer = AlterPartitionReassignmentsResponse(
+        error_code=refusal.code,
+        error_message=str(refusal),
+        allow_replication_factor_change=message.allow_replication_factor_change,
+    )
+    for topic in message.topics:
+        partitions = []
+        for asked in topic.partitions:
+            yield None
+            partitions.append(
+                ReassignablePartitionResponse(
+                    partition_index=asked.partition_index, error_code=refusal.code, error_message=str(refusal)
+                )
+            )
+        answer.responses.append(ReassignableTopicResponse(name=topic.name, partitions=partitions))
+    return answer
 
 
 def _is_refused(answer: AlterPartitionReassignmentsResponse) -> bool:

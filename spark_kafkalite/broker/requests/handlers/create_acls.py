@@ -14,7 +14,7 @@ from __future__ import annotations
 from spark_kafkalite.acls import Acl, Operation, ResourceType
 from spark_kafkalite.broker.authorization.acl_changes import MOST_ACLS, acl_of
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.requests.administrative_log import log_change
+from spark_kafkalite.broker.requests.administrative_log import MOST_NAMED, log_change, some_of
 from spark_kafkalite.broker.requests.authorized_operations import NO_AUTHORIZER
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -49,13 +49,19 @@ async def handle(context: BrokerContext, exchange: Exchange, message: CreateAcls
     outcomes = await context.acls.create(acls)
     answer = CreateAclsResponse()
     turn = context.slices.turn()
+    added: list[Acl] = []
+    count = 0
     for acl, problem in zip(acls, outcomes, strict=True):
         await turn.pause()
         if problem is not None:
             answer.results.append(AclCreationResult(error_code=problem.code, error_message=str(problem)))
             continue
         answer.results.append(AclCreationResult())
-        log_change(exchange, "ACL added: %s", acl)
+        count += 1
+        if count <= MOST_NAMED and isinstance(acl, Acl):
+            added.append(acl)
+    if count:
+        log_change(exchange, "%d ACLs have been added: %s", count, some_of(added, count))
     return answer
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from spark_kafkalite.acls import Acl, AclFilter, Operation, ResourceType
 from spark_kafkalite.broker.authorization.acl_changes import MOST_FILTERS, filter_of
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.requests.administrative_log import log_change
+from spark_kafkalite.broker.requests.administrative_log import MOST_NAMED, log_change, some_of
 from spark_kafkalite.broker.requests.authorized_operations import NO_AUTHORIZER
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -48,6 +48,8 @@ async def handle(context: BrokerContext, exchange: Exchange, message: DeleteAcls
     filters: list[AclFilter | KafkaError] = await context.work(exchange, _read(message.filters))
     answer = DeleteAclsResponse()
     turn = context.slices.turn()
+    deleted: list[Acl] = []
+    count = 0
     for outcome in await context.acls.delete(filters):
         if isinstance(outcome, KafkaError):
             answer.filter_results.append(DeleteAclsFilterResult(error_code=outcome.code, error_message=str(outcome)))
@@ -58,7 +60,11 @@ async def handle(context: BrokerContext, exchange: Exchange, message: DeleteAcls
             await turn.pause()
             result.matching_acls.append(_answered(acl, problem))
             if problem is None:
-                log_change(exchange, "ACL deleted: %s", acl)
+                count += 1
+                if count <= MOST_NAMED:
+                    deleted.append(acl)
+    if count:
+        log_change(exchange, "%d ACLs have been deleted: %s", count, some_of(deleted, count))
     return answer
 
 
