@@ -37,6 +37,7 @@ NAMES = (
     "compaction_copy",
     "compaction",
     "groups",
+    "quotas",
     "many_clients",
     "topics",
     "many_topics",

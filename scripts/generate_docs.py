@@ -37,32 +37,33 @@ GENERATED = "<!-- Written by scripts/generate_docs.py: change the code that it r
 _PROTOCOL_HEAD = """# The protocol that the broker serves
 
 The broker speaks Kafka's protocol to any Kafka client. A client asks with ApiVersions what is served and chooses the
-highest version that both know. The answer is built from the two tables below. With one exception (Produce 0 to 2, see
+highest version that both know. The answer is built from the table below. With one exception (Produce 0 to 2, see
 below) the broker advertises only versions that it serves.
 
 | key | API | versions | advertised from | what it does |
 |---|---|---|---|---|
 """
 
-_PROTOCOL_OFF = """
+_PROTOCOL_NOTES = """
 Produce is advertised from version 0 although the broker does not serve versions 0 to 2. Otherwise librdkafka up to
 2.11.0 sends uncompressed batches. A Produce request of version 0 to 2 closes the connection. So does any request of an
-API or version that is not in the tables, except ApiVersions: the broker answers an unknown version of it in version 0.
+API or version that is not in the table, except ApiVersions: the broker answers an unknown version of it in version 0.
 CompareReplicas is not an API of Kafka: only the brokers of a cluster use it, between each other.
-
-## APIs without their feature
-
-The broker advertises these APIs but does not have the feature. It answers like an Apache Kafka that has the feature
-disabled, or has nothing to list. So tools that use these APIs in passing continue. Exception: SaslHandshake and
-SaslAuthenticate work between the brokers of a cluster ([security.md](security.md)).
-
-| key | API | versions | advertised from | what it answers |
-|---|---|---|---|---|
 """
 
 _PROTOCOL_REST = """
 The topic settings `leader.replication.throttled.replicas` and `follower.replication.throttled.replicas` take no value
 (INVALID_CONFIG): replication is not throttled.
+
+## Rights
+
+With `authorizer.class.name` a client needs these rights ([security.md](security.md#what-users-may-do-acls)). The broker
+asks for each topic, group or transactional id of a request before it looks it up; the answer for that item is
+TOPIC_AUTHORIZATION_FAILED (29), GROUP_AUTHORIZATION_FAILED (30), CLUSTER_AUTHORIZATION_FAILED (31) or
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53). Auto-creation of a topic needs CREATE. The answer of CreateTopics shows size
+and settings of a topic only with DESCRIBE_CONFIGS.
+
+{rights}
 
 ## What is not served
 
@@ -157,7 +158,6 @@ def protocol_page() -> str:
     """Return docs/protocol.md."""
     handlers.load()
     rows: list[str] = []
-    rows_off: list[str] = []
     for api in sorted(SERVED_APIS.values(), key=lambda api: api.key):
         summary = (inspect.getdoc(import_module(api.handler.__module__)) or "").partition("\n\n")[0]
         _, _, text = " ".join(summary.split()).partition(": ")
@@ -165,8 +165,18 @@ def protocol_page() -> str:
         text = (text[:1].upper() + text[1:]).replace("``", "`")
         advertised = "no" if api.brokers_only else api.advertised_from
         row = f"| {api.key} | {api.name} | {versions} | {advertised} | {text} |\n"
-        (rows_off if api.is_off else rows).append(row)
-    return GENERATED + _PROTOCOL_HEAD + "".join(rows) + _PROTOCOL_OFF + "".join(rows_off) + _PROTOCOL_REST
+        rows.append(row)
+    rest = _PROTOCOL_REST.replace("{rights}", _rights_table())
+    return GENERATED + _PROTOCOL_HEAD + "".join(rows) + _PROTOCOL_NOTES + rest
+
+
+def _rights_table() -> str:
+    """Return what each served API needs (``wire.rights``)."""
+    lines = ["| key | API | needs |", "|---|---|---|"]
+    for api in sorted(SERVED_APIS.values(), key=lambda api: api.key):
+        needs = ["the connection of a broker"] if api.brokers_only else list(map(str, api.needs)) or ["nothing"]
+        lines.append(f"| {api.key} | {api.name} | {'<br>'.join(needs)} |")
+    return "\n".join(lines)
 
 
 def configuration_page() -> str:

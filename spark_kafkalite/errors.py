@@ -613,6 +613,12 @@ class ElectionNotNeeded(StaleMetadataError):
     code = 84
 
 
+class ReassignmentInProgress(KafkaError):
+    """The topic's partitions are being moved to other brokers."""
+
+    code = 60
+
+
 class NoReassignmentInProgress(KafkaError):
     """The partition is not being moved."""
 

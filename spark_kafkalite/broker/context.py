@@ -23,6 +23,8 @@ from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.quotas.changes import QuotaChanges
+from spark_kafkalite.broker.quotas.quotas import Quotas
 from spark_kafkalite.broker.recovery_answer import RecoveryAnswer
 from spark_kafkalite.broker.replication.comparison import Comparison
 from spark_kafkalite.broker.replication.replicas import Replicas
@@ -59,6 +61,8 @@ class BrokerContext:
 
     settings: DynamicConfig
     config_changes: ConfigChanges
+    quotas: Quotas
+    quota_changes: QuotaChanges
     clock: Clock
     loop: asyncio.AbstractEventLoop
     purgatory: Purgatory
@@ -113,6 +117,7 @@ class BrokerContext:
 
     async def work(self, exchange: Exchange, work: Work[T]) -> T:
         """Return the result of a coroutine handler's work, done in slices, and inside the gate if it is long."""
+        work = exchange.counted(work)
         return await self.slices.run(work if exchange.is_inside else self.gate.when_long(work))
 
     def address_of(self, broker: BrokerInfo, session: Session) -> tuple[str, int] | None:

@@ -230,8 +230,7 @@ def _read_and_look(piece: LogSlice, offset: int, damage: DamageLines) -> tuple[m
     for header in headers:
         batch = data[position : position + header.size_bytes]
         at = piece.position + position
-        # The coordinator does not decode batches of transactions.
-        if not damage.look(batch, header, piece.file.path, at) and not header.is_transactional:
+        if not damage.look(batch, header, piece.file.path, at):
             raise CorruptMessage(
                 f"the batch at offset {header.base_offset}, position {at} of {piece.file.path}, is damaged"
             )

@@ -50,6 +50,9 @@ from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.broker.quotas.allowance import Windows
+from spark_kafkalite.broker.quotas.changes import QuotaChanges
+from spark_kafkalite.broker.quotas.quotas import Quotas
 from spark_kafkalite.broker.recovery_answer import RecoveryAnswer
 from spark_kafkalite.broker.registry_notes import RegistryNotes
 from spark_kafkalite.broker.replication.comparison import Comparison
@@ -73,6 +76,7 @@ from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.settings.group_settings import group_limits, offsets_topic
+from spark_kafkalite.broker.settings.leader_settings import leader_balance
 from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
 from spark_kafkalite.broker.standalone.log_dirs_survey import stored_cluster_id
 from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
@@ -134,6 +138,7 @@ class _Ground:
     metrics: MetricsEndpoint | None
     # The settings of users and clients in the registry.
     entities: EntityConfigs
+    quotas: Quotas
     # None in a broker without an authorizer.
     authorizer: Authorizer | None
 
@@ -189,6 +194,8 @@ class BrokerStart:
     make_io = IoThreads
     make_peers = Peers
     make_slices = Slices
+    # The simulator has no clients that authenticate, and its recorded schedules know no reads of users.
+    follows_users = True
     read_boot_id = staticmethod(boot_id)
 
     def __init__(
@@ -259,7 +266,8 @@ class BrokerStart:
         groups = self._make_groups(ground, storage, topics, coordinators)
         context = self._make_context(ground, storage, registry, topics, coordinators, groups, listeners)
         meter = None if ground.meters is None else ground.meters.requests
-        dispatcher = Dispatcher(context, meter=watch_for(self.config["request.log.slow.ms"], meter))
+        watch = watch_for(self.config["request.log.slow.ms"], meter)
+        dispatcher = Dispatcher(context, meter=watch, quotas=ground.quotas.clients)
         replication = self._start_replication(ground, storage, registry, context)
         if ground.metrics is not None:
             ground.metrics.serve_broker(context, acceptor, replication)
@@ -298,6 +306,8 @@ class BrokerStart:
         view.add_listener(inner_wire.cluster_changed)
         # Before all other listeners, which use the settings when they receive a change.
         view.add_listener(lambda _, new, change: settings.cluster_changed(new, change))
+        entities = EntityConfigs()
+        windows = Windows(config["quota.window.num"], config["quota.window.size.seconds"])
         health, metrics = BrokerHealth(), None
         if config.metrics_listener is not None:
             meters = Meters(loop)
@@ -318,7 +328,8 @@ class BrokerStart:
             peers,
             health,
             metrics,
-            EntityConfigs(),
+            entities,
+            Quotas(entities, windows, self._clock.monotonic_s),
             _authorizer(config),
         )
 
@@ -373,7 +384,7 @@ class BrokerStart:
             partial(
                 RegistrySession,
                 view=ground.view,
-                entities=ground.entities,
+                entities=ground.entities if self.follows_users else None,
                 acls=_follower(ground.authorizer),
                 broker_id=BrokerId(config.broker_id),
                 clock=self._clock,
@@ -381,6 +392,7 @@ class BrokerStart:
                 unclean_election=ground.topic_settings.allows_unclean_election,
                 recovery=ground.topic_settings.recovers_by_itself,
                 min_insync=ground.topic_settings.min_insync,
+                balance=leader_balance(config.values),
                 on_answer=ground.lease.renew if own is None else None,
             ),
             ground.view,
@@ -408,7 +420,8 @@ class BrokerStart:
             )
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
-        await users.start()
+        if self.follows_users:
+            await users.start()
         if ground.authorizer is None and await has_acls(membership.session.store):
             logger.warning(
                 "this broker does not obey the ACLs in the registry, and its clients may do everything: set "
@@ -479,6 +492,7 @@ class BrokerStart:
             ground.inner_wire,
             ground.tls,
             lambda: len(logs),
+            ground.quotas.connections,
         )
         self._undo.callback(acceptor.close)
         acceptor.authorizer = ground.authorizer
@@ -552,6 +566,8 @@ class BrokerStart:
             config_changes=ConfigChanges(
                 ground.settings, ground.topic_settings, registry.membership, ground.view, storage.replicas
             ),
+            quotas=ground.quotas,
+            quota_changes=QuotaChanges(ground.entities, lambda: registry.membership.session.store),
             clock=self._clock,
             loop=ground.loop,
             purgatory=storage.services.purgatory,
@@ -582,9 +598,16 @@ class BrokerStart:
         )
 
     def _make_authentication(self, ground: _Ground, registry: _Registry) -> Authentication:
-        config = self.config
+        config, listeners = self.config, self.config.sasl_listeners
+        place = f"--registry-dir {config.registry_dir}, while this broker is stopped"
+        if config.zookeeper is not None:
+            place = f"--registry {config.zookeeper.connect} --digest-file FILE"
+        for name, listener in listeners.items():
+            has_users, remedy = bool(registry.users.names()), f"kafkalite users add NAME {place}"
+            for text in listener.warnings(name, has_scram_users=has_users, remedy=remedy):
+                logger.warning("%s", text)
         return Authentication(
-            config.sasl_listeners,
+            listeners,
             ground.inner_wire,
             registry.users,
             FailureDelays(config["connection.failed.authentication.delay.ms"] / 1000, ground.loop.time),

@@ -27,18 +27,23 @@ logger = logging.getLogger(__name__)
 
 # How often the files are checked: Kafka's users count on a minute, and stat(2) costs nothing.
 _LOOK_S: Final = 10.0
+# How often an operator is warned of a certificate that ends within a week, or has ended.
+_WARN_S: Final = 86_400.0
 
 
 class TlsReload:
     """See the module's text."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tls: BrokerTls, settings: DynamicConfig, io: IoThreads) -> None:
+        self._loop = loop
         self._tls = tls
         self._settings = settings
         self._io = io
         self._wanted = asyncio.Event()
         # What has been logged of each listener, and is not logged again.
         self._said: dict[str, str] = {}
+        # The start has warned already.
+        self._warned_s = loop.time()
         self._task = loop.create_task(self._run()) if tls.listeners else None
         if tls.listeners:
             settings.add_listener(lambda _, __: self.soon())
@@ -73,6 +78,10 @@ class TlsReload:
                     await self._look(listener)
                 except Exception:
                     logger.exception("listener %s: its certificates cannot be checked", listener.listener.name)
+            if self._loop.time() - self._warned_s >= _WARN_S:
+                self._warned_s = self._loop.time()
+                for warning in self._tls.warnings():
+                    logger.warning("%s", warning)
 
     async def _look(self, listener: ListenerTls) -> None:
         name, values = listener.listener.name, self._settings.current.values

@@ -1,4 +1,5 @@
-"""``kafkalite configs``: show and alter settings of topics and brokers, in the words of Kafka's own tool."""
+"""``kafkalite configs``: show and alter settings of topics and brokers, quotas, and levels of brokers' loggers, in the
+words of Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -18,6 +19,14 @@ from spark_kafkalite.cli.options import (
     reachable_admin,
 )
 from spark_kafkalite.cli.output import echo, print_json, warn
+from spark_kafkalite.cli.quotas import (
+    QUOTA_TYPES,
+    Named,
+    alter_quotas,
+    describe_quotas,
+    named_by_types,
+    quota_options,
+)
 from spark_kafkalite.client.command_config import warn_of_arguments
 from spark_kafkalite.errors import InvalidConfig
 from spark_kafkalite.redaction import shown_value
@@ -37,14 +46,23 @@ Examples:
   kafkalite configs describe --entity-type brokers --entity-name 1 --all
   kafkalite configs alter --entity-type brokers --entity-default --add-config log.retention.ms=86400000
 
+Quotas: kafkalite configs alter --user alice --client etl --add-config producer_byte_rate=1048576
+
+\b
+Levels of a broker's loggers:
+  kafkalite configs alter --entity-type broker-loggers --entity-name 1 --add-config root=DEBUG
+
 Kafka's spelling works too: kafkalite configs --describe --entity-type topics --entity-name events
 """
+
+_LOGGERS: Final = "broker-loggers"
 
 # What Kafka's tool calls the sources.
 _SOURCE_NAMES: Final = {
     "topic": "DYNAMIC_TOPIC_CONFIG",
     "dynamic broker": "DYNAMIC_BROKER_CONFIG",
     "dynamic default broker": "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    "dynamic broker logger": "DYNAMIC_BROKER_LOGGER_CONFIG",
     "static broker": "STATIC_BROKER_CONFIG",
     "default": "DEFAULT_CONFIG",
 }
@@ -67,6 +85,8 @@ class Entity:
         """The administrator's words for it."""
         if self.kind == "topics":
             return {"topic": self.name}
+        if self.kind == _LOGGERS:
+            return {"broker_id": int(self.name or ""), "loggers": True}
         return {"all_brokers": True} if self.name is None else {"broker_id": int(self.name)}
 
     @property
@@ -74,12 +94,14 @@ class Entity:
         """The source of settings that were given to this very entity."""
         if self.kind == "topics":
             return "topic"
+        if self.kind == _LOGGERS:
+            return "dynamic broker logger"
         return "dynamic default broker" if self.name is None else "dynamic broker"
 
 
 @click.group("configs", cls=ActionGroup, epilog=_EPILOG)
 def command() -> None:
-    """Show and alter settings of topics and brokers."""
+    """Show and alter settings of topics and brokers, quotas, and the levels of brokers' loggers."""
 
 
 def _entity_options(function: Function) -> Function:
@@ -87,21 +109,52 @@ def _entity_options(function: Function) -> Function:
         click.option("--broker-defaults", is_flag=True, help="--entity-type brokers --entity-default."),
         click.option("--broker", "broker", metavar="ID", help="--entity-type brokers --entity-name ID."),
         click.option("--topic", "topic", metavar="NAME", help="--entity-type topics --entity-name NAME."),
-        click.option("--entity-default", is_flag=True, help="All brokers by default."),
-        click.option("--entity-name", metavar="NAME", help="Name of the topic, or number of the broker."),
         click.option(
-            "--entity-type", type=click.Choice(["topics", "brokers"]), help="Whose settings: topics' or brokers'."
+            "--entity-default",
+            "entity_defaults",
+            count=True,
+            help="All brokers by default; the default quotas of users, clients or ips.",
+        ),
+        click.option(
+            "--entity-name",
+            "entity_names",
+            metavar="NAME",
+            multiple=True,
+            help="Name of the topic, number of the broker, user, client id or address.",
+        ),
+        click.option(
+            "--entity-type",
+            "entity_types",
+            type=click.Choice(["topics", "brokers", _LOGGERS, *QUOTA_TYPES]),
+            multiple=True,
+            help="Whose settings: topics' or brokers'; the levels of a broker's loggers; whose quotas: users', "
+            "clients' (both for a user's client id), ips'. Names follow in the same order.",
         ),
     ):
         function = option(function)
-    return function
+    return quota_options(function)
+
+
+def _quotas_named(
+    named_quotas: Named, entity_types: tuple[str, ...], entity_names: tuple[str, ...], entity_defaults: int
+) -> Named | None:
+    """Return whose quotas the options name, None if they are about settings. Raises UsageError."""
+    if named_quotas and (entity_types or entity_names or entity_defaults):
+        raise click.UsageError("--user, --client and --ip do not go together with --entity-type")
+    if len(entity_types) > 1 or not QUOTA_TYPES.keys().isdisjoint(entity_types):
+        return named_by_types(entity_types, entity_names, entity_defaults)
+    return named_quotas or None
 
 
 def _entity(
-    entity_type: str | None, entity_name: str | None, entity_default: bool, topic: str | None, broker: str | None,
-    broker_defaults: bool,
+    entity_types: tuple[str, ...], entity_names: tuple[str, ...], entity_defaults: int, topic: str | None,
+    broker: str | None, broker_defaults: bool,
 ) -> tuple[str, Entity | None]:  # fmt: skip
     """Return what the options name: the type, and the entity or None for every one of the type. Raises UsageError."""
+    if len(entity_names) > 1:
+        raise click.UsageError("--entity-name: name one topic, or one broker")
+    entity_type, entity_name = next(iter(entity_types), None), next(iter(entity_names), None)
+    entity_default = entity_defaults > 0
     ways = [
         entity_type is not None or entity_name is not None or entity_default,
         topic is not None,
@@ -121,12 +174,14 @@ def _entity(
     if entity_name is not None and entity_default:
         raise click.UsageError("--entity-name and --entity-default exclude each other")
     if entity_default:
+        if entity_type == _LOGGERS:
+            raise click.UsageError("--entity-default: each broker has loggers of its own; give --entity-name")
         if entity_type != "brokers":
             raise click.UsageError("--entity-default: the defaults of topics are settings of the brokers")
         return entity_type, Entity("brokers", None)
     if entity_name is None:
         return entity_type, None
-    if entity_type == "brokers" and not entity_name.isdecimal():
+    if entity_type != "topics" and not entity_name.isdecimal():
         raise click.UsageError(f"{entity_name!r} is not the number of a broker")
     return entity_type, Entity(entity_type, entity_name)
 
@@ -137,9 +192,10 @@ def _entity(
 @client_options
 @json_option
 def describe(
-    entity_type: str | None,
-    entity_name: str | None,
-    entity_default: bool,
+    entity_types: tuple[str, ...],
+    entity_names: tuple[str, ...],
+    entity_defaults: int,
+    named_quotas: Named,
     topic: str | None,
     broker: str | None,
     broker_defaults: bool,
@@ -148,7 +204,12 @@ def describe(
     as_json: bool,
 ) -> None:
     """Show settings, where each comes from, and what else it could come from."""
-    kind, one = _entity(entity_type, entity_name, entity_default, topic, broker, broker_defaults)
+    named = _quotas_named(named_quotas, entity_types, entity_names, entity_defaults)
+    if named is not None:
+        with reachable_admin(client) as admin:
+            describe_quotas(admin, named, as_json=as_json)
+        return
+    kind, one = _entity(entity_types, entity_names, entity_defaults, topic, broker, broker_defaults)
     described = []
     with reachable_admin(client) as admin:
         for entity in [one] if one is not None else _every(admin, kind):
@@ -170,7 +231,8 @@ def describe(
 def _every(admin: Admin, kind: str) -> list[Entity]:
     if kind == "topics":
         return [Entity(kind, name) for name in admin.list_topics(include_internal=True)]
-    return [*(Entity(kind, str(node.node_id)) for node in admin.describe_cluster().brokers), Entity(kind, None)]
+    brokers = [Entity(kind, str(node.node_id)) for node in admin.describe_cluster().brokers]
+    return brokers if kind == _LOGGERS else [*brokers, Entity(kind, None)]
 
 
 @command.command("alter")
@@ -206,9 +268,10 @@ def _every(admin: Admin, kind: str) -> list[Entity]:
 @client_options
 @json_option
 def alter(
-    entity_type: str | None,
-    entity_name: str | None,
-    entity_default: bool,
+    entity_types: tuple[str, ...],
+    entity_names: tuple[str, ...],
+    entity_defaults: int,
+    named_quotas: Named,
     topic: str | None,
     broker: str | None,
     broker_defaults: bool,
@@ -221,16 +284,26 @@ def alter(
     client: ClientSettings,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Change settings of a topic, of a broker, or of all brokers by default; all of the changes or none."""
-    _, entity = _entity(entity_type, entity_name, entity_default, topic, broker, broker_defaults)
-    if entity is None:
-        raise click.UsageError("alter one topic, one broker, or all brokers (--entity-default)")
+    """Change settings of a topic, of a broker, or of all brokers by default, or quotas; all changes or none.
+
+    The levels of a broker's loggers (--entity-type broker-loggers) are TRACE, DEBUG, INFO, WARN, ERROR and FATAL. They
+    hold until the broker ends.
+    """
     from_file = read_properties(Path(file)) if file is not None else {}
     changes = _changes(from_file, added, deleted, appended, subtracted)
+    named = _quotas_named(named_quotas, entity_types, entity_names, entity_defaults)
+    if named is not None:
+        with reachable_admin(client) as admin:
+            alter_quotas(admin, named, changes, validate_only=validate_only, as_json=as_json)
+        return
+    _, entity = _entity(entity_types, entity_names, entity_defaults, topic, broker, broker_defaults)
+    if entity is None:
+        raise click.UsageError("alter one topic, one broker, or all brokers (--entity-default)")
     with reachable_admin(client) as admin:
-        _check_deleted(admin, entity, [change.name for change in changes if change.operation == "delete"])
+        if entity.kind != _LOGGERS:
+            _check_deleted(admin, entity, [change.name for change in changes if change.operation == "delete"])
         admin.incremental_alter_configs(changes, validate_only=validate_only, **entity.keywords)
-        if not validate_only and entity.name is not None:
+        if not validate_only and entity.name is not None and entity.kind != _LOGGERS:
             warn_of_contradictions(entity, admin.describe_configs(**entity.keywords))
     if as_json:
         print_json({"entityType": entity.kind, "entityName": entity.name, "altered": not validate_only})

@@ -31,7 +31,7 @@ _LONGEST_PASSWORD: Final = 4096
 
 _EPILOG = """\b
 Examples:
-  kafkalite users add alice --registry-dir ./kafkalite-data/_registry      the first one, while the broker is stopped
+  kafkalite users add alice --registry-dir ./kafkalite-data/_registry
   kafkalite users add alice --registry zk1:2181/kafkalite --digest-file zk.secret
   kafkalite users add bob --password-file bob.secret --command-config admin.properties
   kafkalite users list --command-config admin.properties
@@ -50,7 +50,7 @@ def command() -> None:
 
 
 def _place_options(function: Function) -> Function:
-    """Add the options that say where the users are."""
+    """Add the options for the place of the users."""
     for option in (
         click.option("--digest-file", metavar="FILE", help="For --registry: USER:PASSWORD, as in zookeeper.digest."),
         click.option(

@@ -3,7 +3,8 @@
 Records that are handed in during one pass of the event loop become one record batch (or as few as hold them), begun
 after the pass: fifty commits that arrive together are one append. One caller's records are in one batch, so all of them
 are committed or none. When a batch is committed its records are applied to the state, and then their callers are
-notified: always in the order of the log, which is the order of the appends.
+notified: always in the order of the log, which is the order of the appends. Records of a transaction are a batch of
+their own, and so is the marker that ends it; both keep their places among the others.
 
 A batch that is not committed in time may still be committed later, while the leader epoch lasts. Its callers receive a
 timeout, and may ask again. The writer goes on waiting and applies the batch when it is committed, so that the state is
@@ -24,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.coordinator.internal_topic import TopicHost
+from spark_kafkalite.coordinator.open_transactions import ProducerIdAndEpoch
 from spark_kafkalite.coordinator.state_machine import Entry, StateMachine
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
@@ -32,6 +34,7 @@ from spark_kafkalite.errors import (
     RecordListTooLarge,
     RequestTimedOut,
 )
+from spark_kafkalite.records.control import Marker, build_marker
 from spark_kafkalite.records.kernel import OpenBatch
 from spark_kafkalite.records.layout import MAX_BATCH_BYTES
 
@@ -55,16 +58,38 @@ class _Append(NamedTuple):
 
 
 class _Batch:
-    """A record batch: it fills until the pass of the loop is over, is in the log then, and over in the end."""
+    """A record batch: it fills until the pass of the loop is over, is in the log then, and over in the end.
 
-    __slots__ = ("appends", "is_over", "records", "size_bytes", "timer")
+    One of a ``producer`` is of one caller: records of its transaction, or the ``marker`` that ends it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("appends", "base_offset", "is_over", "marker", "producer", "records", "size_bytes", "timer")
+
+    def __init__(self, producer: ProducerIdAndEpoch | None = None, marker: Marker | None = None) -> None:
         self.records = OpenBatch(MAX_BATCH_BYTES)
         self.appends: list[_Append] = []
+        self.producer = producer
+        self.marker = marker
         self.size_bytes = 0
         self.is_over = False
+        # Where it lies in the log, once it is committed.
+        self.base_offset = -1
         self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another caller's records may join it."""
+        return self.producer is None and self.records.size_bytes < _BATCH_BYTES
+
+    def build_for(self, producer: ProducerIdAndEpoch, now_ms: int) -> bytearray:
+        """Return the batch of a producer for the log."""
+        producer_id, producer_epoch = producer
+        if self.marker is not None:
+            return build_marker(producer_id, producer_epoch, self.marker, now_ms)
+        # A coordinator has no sequences of its producers. Apache Kafka's writes 0 into each batch.
+        return self.records.build(
+            producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=0, transactional=True
+        )
 
 
 class RecordWriter:
@@ -84,24 +109,41 @@ class RecordWriter:
         self._open_bytes = 0
         self._closed: KafkaError | None = None
 
-    def append(self, entries: Sequence[Entry], on_done: OnDone) -> None:
+    def append(self, entries: Sequence[Entry], on_done: OnDone, producer: ProducerIdAndEpoch | None = None) -> None:
         """Write records; ``on_done`` gets None when they are committed and applied, or an error.
+
+        Those of a ``producer`` belong to its transaction, and are a batch of their own.
 
         The error is what :meth:`StateMachine.told` makes of the append's, which is RequestTimedOut (7) when the records
         may or may not be committed later; or CoordinatorNotAvailable (15) with too much on its way. Raises ValueError
         for what the records cannot hold; nothing is written then.
         """
         if self._open_bytes >= _MOST_OPEN_BYTES:
-            waits = f"{self._open_bytes} bytes of records wait to be committed, at most {_MOST_OPEN_BYTES}"
-            on_done(CoordinatorNotAvailable(f"{self._label}: {waits}"))
+            self._refuse(on_done)
             return
         filling = self._filling
-        if filling and filling[-1].records.size_bytes < _BATCH_BYTES:
+        if producer is None and filling and filling[-1].has_room:
             self._fill(filling[-1], _Append(entries, on_done))
             return
-        batch = _Batch()
+        batch = _Batch(producer)
         self._fill(batch, _Append(entries, on_done))
-        filling.append(batch)
+        self._queue(batch)
+
+    def end_transaction(self, producer: ProducerIdAndEpoch, marker: Marker, on_done: OnDone) -> None:
+        """Write a marker, behind all that was handed in before it; ``on_done`` as in :meth:`append`."""
+        if self._open_bytes >= _MOST_OPEN_BYTES:
+            self._refuse(on_done)
+            return
+        batch = _Batch(producer, marker)
+        batch.appends.append(_Append((), on_done))
+        self._queue(batch)
+
+    def _refuse(self, on_done: OnDone) -> None:
+        waits = f"{self._open_bytes} bytes of records wait to be committed, at most {_MOST_OPEN_BYTES}"
+        on_done(CoordinatorNotAvailable(f"{self._label}: {waits}"))
+
+    def _queue(self, batch: _Batch) -> None:
+        self._filling.append(batch)
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._write)
@@ -143,7 +185,8 @@ class RecordWriter:
                 self._append_batch(self._filling.popleft())
 
     def _append_batch(self, batch: _Batch) -> None:
-        data = batch.records.build()
+        producer = batch.producer
+        data = batch.records.build() if producer is None else batch.build_for(producer, self._clock.wall_ms())
         batch.size_bytes = len(data)
         self._open_bytes += batch.size_bytes
         self._in_log.append(batch)
@@ -173,14 +216,14 @@ class RecordWriter:
     # Out of the log -------------------------------------------------------------------------------------------------
 
     def _over(self, batch: _Batch, committed: asyncio.Future[int]) -> None:
-        self._end(
-            batch, CoordinatorNotAvailable("the broker stops") if committed.cancelled() else committed.exception()
-        )
+        error = CoordinatorNotAvailable("the broker stops") if committed.cancelled() else committed.exception()
+        self._end(batch, error, committed.result() if error is None else -1)
 
-    def _end(self, batch: _Batch, error: BaseException | None) -> None:
+    def _end(self, batch: _Batch, error: BaseException | None, base_offset: int = -1) -> None:
         if self._closed is not None:
             return
         batch.is_over = True
+        batch.base_offset = base_offset
         self._open_bytes -= batch.size_bytes
         _stop_timer(batch)
         refused: list[_Append] = []
@@ -193,13 +236,19 @@ class RecordWriter:
             self._refused(refused, error)
 
     def _committed(self, batch: _Batch) -> None:
+        offset, producer, marker = batch.base_offset, batch.producer, batch.marker
         for one in batch.appends:
             told: KafkaError | None = None
+            end_offset = offset + len(one.entries)
             try:
-                self._state.apply(one.entries)
+                if marker is None or producer is None:
+                    self._state.apply(one.entries, range(offset, end_offset), producer)
+                else:
+                    self._state.ended(producer, commits=marker.commits)
             except Exception:
                 logger.exception("%s: committed records cannot be applied", self._label)
                 told = CoordinatorNotAvailable(f"{self._label}: committed records cannot be applied")
+            offset = end_offset
             _tell(one, told)
 
     def _refused(self, appends: list[_Append], error: BaseException) -> None:

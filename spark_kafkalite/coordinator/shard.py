@@ -11,32 +11,32 @@ over.
     ACTIVE     serves
     RESIGNED   over; whatever still waits gets NOT_COORDINATOR and clients look for the new coordinator
 
-``state`` changes only by :meth:`StateMachine.apply`: until records are committed, it shows what was before.
+``state`` changes only by :meth:`StateMachine.apply` and :meth:`StateMachine.ended`: until records are committed, it
+shows what was before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.coordinator.internal_topic import LoggedBatches, TopicHost
+from spark_kafkalite.coordinator.loading import RecordReplay
+from spark_kafkalite.coordinator.open_transactions import ProducerIdAndEpoch
 from spark_kafkalite.coordinator.record_writer import OnDone, RecordWriter
 from spark_kafkalite.coordinator.state_machine import Entry, OpenKeys, StateMachine, UnreadableRecord
 from spark_kafkalite.errors import CoordinatorLoadInProgress, KafkaError, NotCoordinator
-from spark_kafkalite.records.columns import add_batch
-from spark_kafkalite.records.kernel import ColumnBuilder, Columns
+from spark_kafkalite.records.control import Marker
 
 logger = logging.getLogger(__name__)
 
 State = TypeVar("State", bound=StateMachine)
 
-# Records that are read, and of those that count applied, in one piece of work of the loop: about two milliseconds.
-_READ_AT_ONCE: Final = 1000
+# Records that are applied in one piece of work of the loop: about two milliseconds.
 _APPLIED_AT_ONCE: Final = 250
 
 
@@ -76,8 +76,9 @@ class Shard(Generic[State]):
 
     # Writing --------------------------------------------------------------------------------------------------------
 
-    def append(self, entries: Sequence[Entry]) -> asyncio.Future[None]:
-        """Write records, all or none; the future is done when they are committed and applied.
+    def append(self, entries: Sequence[Entry], producer: ProducerIdAndEpoch | None = None) -> asyncio.Future[None]:
+        """Write records, all or none, perhaps in a producer's transaction; the future is done when they are committed
+        and applied.
 
         It raises the error for clients, as :meth:`StateMachine.told` returns it: NotCoordinator (16),
         CoordinatorNotAvailable (15), RequestTimedOut (7) when the records may or may not be committed later, ...
@@ -93,13 +94,20 @@ class Shard(Generic[State]):
             else:
                 done.set_exception(error)
 
-        self.write(entries, tell)
+        self.write(entries, tell, producer)
         return done
 
-    def write(self, entries: Sequence[Entry], on_done: OnDone) -> None:
+    def write(self, entries: Sequence[Entry], on_done: OnDone, producer: ProducerIdAndEpoch | None = None) -> None:
         """As :meth:`append`, for thousands of callers: ``on_done`` gets None or the error."""
         if self._writer is not None:
-            self._writer.append(entries, on_done)
+            self._writer.append(entries, on_done, producer)
+        else:
+            on_done(self.unavailable())
+
+    def end_transaction(self, producer: ProducerIdAndEpoch, marker: Marker, on_done: OnDone) -> None:
+        """Write a marker behind what was written before; ``on_done`` gets None when the state has it, or the error."""
+        if self._writer is not None:
+            self._writer.end_transaction(producer, marker, on_done)
         else:
             on_done(self.unavailable())
 
@@ -122,25 +130,20 @@ class Shard(Generic[State]):
         Raises KafkaliteError when the log cannot be read: serving what has been read so far would take back the rest.
         """
         state = self._new_state(self.open_keys)
-        skipped: Counter[str] = Counter()
-        # The last value of each key: most records are overtaken by later ones, and need not be decoded.
-        last: dict[bytes, bytes] = {}
-        builder = ColumnBuilder(False)
+        replay = RecordReplay(state.canonical_key)
         async for header, batch in batches:
-            if header.is_transactional:
-                skipped["it belongs to a transaction, and transactions are not served"] += header.record_count
-                continue
-            add_batch(builder, batch, 0, header)
             # Many small batches, or one large one.
-            if builder.count >= _READ_AT_ONCE:
-                await _take_last(state, builder.finish(), last)
+            if replay.add(header, batch):
+                for _ in replay.take():
+                    await asyncio.sleep(0)
                 if self.phase is not ShardPhase.LOADING:
                     return False
-        await _take_last(state, builder.finish(), last)
-        await _apply_all(state, last, skipped)
+        for _ in replay.take():
+            await asyncio.sleep(0)
+        await _apply_all(state, replay)
         if self.phase is not ShardPhase.LOADING:
             return False
-        for problem, count in skipped.items():
+        for problem, count in replay.skipped.items():
             logger.warning("%s: skipped %d records: %s", self.label, count, problem)
         self.state = state
         self._writer = RecordWriter(self._host, self.partition, self.leader_epoch, state, self._clock)
@@ -158,32 +161,16 @@ class Shard(Generic[State]):
         return f"<Shard {self.label} epoch={self.leader_epoch} {self.phase.value}: {self.state.summary()}>"
 
 
-async def _take_last(state: StateMachine, columns: Columns, last: dict[bytes, bytes]) -> None:
-    """Keep the last value of each key; tombstones remove a key, and a record without a key is skipped."""
-    canonical_key = state.canonical_key
-    for first in range(0, columns.count, _READ_AT_ONCE):
-        for row in range(first, min(first + _READ_AT_ONCE, columns.count)):
-            key, value = columns.key_at(row), columns.value_at(row)
-            if key is None:
-                continue
-            key = canonical_key(key)
-            if value is None:
-                last.pop(key, None)
-            else:
-                last[key] = value
-        await asyncio.sleep(0)
-
-
-async def _apply_all(state: StateMachine, last: dict[bytes, bytes], skipped: Counter[str]) -> None:
+async def _apply_all(state: StateMachine, replay: RecordReplay) -> None:
     """Apply the records that count."""
-    entries: list[Entry] = []
-    for number, (key, value) in enumerate(last.items(), 1):
-        try:
-            entries.append(state.decode(key, value))
-        except UnreadableRecord as error:
-            skipped[str(error)] += 1
-        if number % _APPLIED_AT_ONCE == 0:
-            state.apply(entries)
-            entries = []
-            await asyncio.sleep(0)
-    state.apply(entries)
+    for producer, records in replay.left(_APPLIED_AT_ONCE):
+        entries: list[Entry] = []
+        offsets: list[int] = []
+        for key, value, offset in records:
+            try:
+                entries.append(state.decode(key, value))
+                offsets.append(offset)
+            except UnreadableRecord as error:
+                replay.skipped[str(error)] += 1
+        state.apply(entries, offsets, producer)
+        await asyncio.sleep(0)

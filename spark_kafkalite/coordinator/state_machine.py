@@ -7,9 +7,10 @@ and starts nothing: the coordinator handles requests and deadlines. It reads the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from spark_kafkalite.coordinator.open_transactions import ProducerIdAndEpoch
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     FencedLeaderEpoch,
@@ -47,19 +48,28 @@ class StateMachine(ABC):
         """Return keys and values of records as the log has them. Raises ValueError for what they cannot hold."""
 
     @abstractmethod
-    def decode(self, key: bytes, value: bytes) -> Entry:
-        """Return the record that the log has; it is no tombstone. Raises UnreadableRecord, and it is skipped."""
+    def decode(self, key: bytes, value: bytes | None) -> Entry:
+        """Return the record that the log has. Raises UnreadableRecord, and it is skipped."""
 
     def canonical_key(self, key: bytes) -> bytes:
         """Return the bytes that the newest version has for this key, so that one key is not taken for two."""
         return key
 
     @abstractmethod
-    def apply(self, entries: Iterable[Entry]) -> None:
-        """Take over committed records, in the order of the log. The only way in, for loads and for writes alike.
+    def apply(
+        self, entries: Sequence[Entry], offsets: Sequence[int], producer: ProducerIdAndEpoch | None = None
+    ) -> None:
+        """Take over records that stay in the log, with their offsets. With :meth:`ended` the only way in, for loads and
+        for writes alike.
 
-        A load gives the last record of each key only, and no tombstones.
+        Those of a ``producer`` belong to its transaction, and count only once that has been committed. What a write has
+        brought comes in the order of the log. A load gives the last committed record of each key, no tombstones, and
+        then what transactions have written that are still open, as far as no committed record lies behind it.
         """
+
+    @abstractmethod
+    def ended(self, producer: ProducerIdAndEpoch, *, commits: bool) -> None:
+        """Take note of the end of a producer's transaction, which may have written nothing here."""
 
     @abstractmethod
     def summary(self) -> str:

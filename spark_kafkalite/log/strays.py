@@ -29,7 +29,7 @@ class StrayFate(Enum):
 
     KEPT = "kept until an operator removes it"
     KEPT_FOR_A_TIME = "removed after stray.log.retention.ms"
-    DELETED = "removed at once"
+    DELETED = "removed at once: its topic has been deleted, or its partition moved to other brokers"
 
 
 # Of the name of the log's directory and the topic's id, None where the log does not have one.
@@ -66,7 +66,10 @@ class StraysJob:
             fate = self._fate_of(directory.rpartition("/")[2], self._topic_id_of(directory))
             if fate is StrayFate.DELETED:
                 remove_tree(self._fs, directory)
-                logger.info("removed %s, because its topic has been deleted", directory)
+                logger.info(
+                    "removed %s, because its topic has been deleted or its partition has been moved to other brokers",
+                    directory,
+                )
             if fate is not StrayFate.KEPT_FOR_A_TIME or self._retention_ms < 0:
                 return
             kept_ms = self._now_ms - self._since_ms(f"{directory}/{_SINCE_FILE}")

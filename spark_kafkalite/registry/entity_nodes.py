@@ -40,12 +40,12 @@ _NOTICE_VERSION: Final = 2
 
 
 def sanitized(name: str) -> str:
-    """Return a name as it stands in a path. Source: Sanitizer.sanitize."""
+    """Return a name in the form for a path. Source: Sanitizer.sanitize."""
     return quote(name, safe="-_.").replace("~", "%7E")
 
 
 def desanitized(name: str) -> str:
-    """Return the name that stands for itself in a path."""
+    """Return the name that this form in a path is of."""
     return unquote(name)
 
 

@@ -122,7 +122,7 @@ _STATE_FIELDS: Final = frozenset(
     # leader_recovery_state: Kafka's, of the election that the node is of; the next one has its own.
     (
         *("controller_epoch", "leader", "version", "leader_epoch", "isr", "isr_incarnations", "elr"),
-        *("leader_recovery_state", "accepted_damage"),
+        *("leader_recovery_state", "accepted_damage", "removed_replicas"),
     )
 )
 _CONFIG_FIELDS: Final = frozenset(("version", "config"))
@@ -281,11 +281,11 @@ class BrokerRegistration:
         names = [_listener_name(endpoint) for endpoint in endpoints]
         protocols = {name: self.protocols.get(name, name) for name in names}
         # As Kafka has it: programs of old take host and port for those of a listener without TLS and SASL.
-        is_open = "PLAINTEXT" in protocols.values()
+        open_host, open_port = self.address("PLAINTEXT") or (None, -1)
         fields: dict[str, Any] = {
             "version": 5,
-            "host": self.host if is_open else None,
-            "port": self.port if is_open else -1,
+            "host": open_host,
+            "port": open_port,
             "jmx_port": -1,
             "timestamp": str(self.timestamp_ms),
             "endpoints": endpoints,
@@ -406,7 +406,8 @@ class LeaderAndIsr:
     ``incarnations`` names the incarnation of each member of the ISR (rule R11; isr_incarnations in the node), and
     ``eligible`` the replicas, with theirs, that have left it while it was smaller than min.insync.replicas (rule R16,
     KIP-966; elr in the node). A member that is in neither has an unknown one. ``accepted_damage`` is what an operator
-    has accepted that the leader's log lacks.
+    has accepted that the leader's log lacks. ``removed`` are brokers that a reassignment has taken the partition from
+    (rule V5; removed_replicas in the node): they are no replicas, whatever an older topic node lists.
     """
 
     leader: BrokerId
@@ -417,6 +418,7 @@ class LeaderAndIsr:
     eligible: Mapping[BrokerId, Incarnation] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=no_fields)
     accepted_damage: AcceptedDamage | None = None
+    removed: tuple[BrokerId, ...] = ()
 
     def encode(self) -> bytes:
         fields: dict[str, Any] = {
@@ -431,6 +433,8 @@ class LeaderAndIsr:
                 fields[name] = {str(broker): str(incarnation) for broker, incarnation in incarnations.items()}
         if self.accepted_damage is not None:
             fields["accepted_damage"] = self.accepted_damage.fields()
+        if self.removed:
+            fields["removed_replicas"] = list(self.removed)
         fields.update(self.unknown)
         return encode_object(fields)
 
@@ -448,6 +452,7 @@ class LeaderAndIsr:
                 _incarnations(fields.get("elr", {})),
                 unknown_fields(path, fields, _STATE_FIELDS, MOST_STATE_FIELDS_BYTES),
                 AcceptedDamage.read(fields.get("accepted_damage")),
+                _broker_ids(fields.get("removed_replicas", [])),
             )
 
 

@@ -272,10 +272,9 @@ class ZooKeeperStore(Store):
         self._broken_connections += 1
         for added in client.add_again():
             added.rawlink(self._added_again)
-        for watches in (*client._data_watchers.values(), *client._child_watchers.values()):
-            for watch in watches:
-                if not watch.done:
-                    self._adrift.setdefault(watch, client.last_zxid)
+        for watch in client.left_watches():
+            if not watch.done:
+                self._adrift.setdefault(watch, client.last_zxid)
         # By path: a deletion that a watcher of data and children has missed is then told once.
         for watch, seen_zxid in sorted(self._adrift.items(), key=lambda item: item[0].path):
             if watch.of_children:
@@ -352,7 +351,7 @@ class ZooKeeperStore(Store):
                 "correct what follows the addresses in zookeeper.connect"
             )
         # Not its client_id, which is None while there is no connection.
-        self._session_id = self._client._session_id
+        self._session_id = self._client.last_session_id
 
     def require_tree_watches(self, timeout_s: float) -> None:
         """Make sure that the ensemble can watch trees; else end the session. Raises RegistryTooOld, ConnectionLoss."""

@@ -10,7 +10,9 @@
   was left for.
 - :class:`ClientLog`: kazoo's log lines, each message once a minute, and its course of events at level DEBUG.
 
-Only this file and ``registry/zookeeper.py`` import kazoo.
+Only this file and ``registry/zookeeper.py`` import kazoo, and only this file uses what kazoo keeps to itself:
+:data:`PRIVATE_OF_CLIENT` and :data:`PRIVATE_OF_CONNECTION`. A new version of kazoo may change these without notice, so
+``pyproject.toml`` bounds it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -41,6 +43,21 @@ _TRIES_IN_A_SESSION: Final = 4
 # A connection that takes longer is tried anew, or the next server is. Twice what the kernel waits before it repeats
 # the first packet: later repetitions come too seldom for a network that is back.
 _CONNECT_WITHIN_S: Final = 2.0
+# Attributes of KazooClient and of its ConnectionHandler that are not part of kazoo's interface, and what they are.
+PRIVATE_OF_CLIENT: Final = {
+    "_call": "queues a request for the connection's thread: AddWatch, which kazoo has no method for",
+    "_child_watchers": "the watchers of children by path, of which a lost connection forgets those that are left",
+    "_connection": "the ConnectionHandler",
+    "_data_watchers": "the watchers of data by path, likewise",
+    "_session_callback": "takes a state of the connection, in its thread; overridden",
+    "_session_id": "of the session that there is or was, 0 or None before the first",
+    "_stopped": "an event that is set once the client is to stop",
+}
+PRIVATE_OF_CONNECTION: Final = {
+    "_connect": "opens a connection and asks for the session; returns timeouts in ms: read, connect; replaced",
+    "_invoke": "sends one request and waits for its answer, while the connection is made; replaced",
+    "_read_watch_event": "takes an event from the connection, in its thread; replaced",
+}
 # A mode of AddWatchMode, as it is sent.
 _PERSISTENT_RECURSIVE: Final = b"\0\0\0\1"
 EVENT_TYPES: Final = {
@@ -166,6 +183,16 @@ class Client(KazooClient):  # type: ignore[misc]
         if watcher not in known:
             self._tree_watches = {**self._tree_watches, path: (*known, watcher)}
         return self._add(path)
+
+    @property
+    def last_session_id(self) -> Any:
+        """The id of the session that there is or was."""
+        return self._session_id
+
+    def left_watches(self) -> Iterator[Watch]:
+        """Iterate over the watches that the connection has: those of data first, then those of children."""
+        for watches in (*self._data_watchers.values(), *self._child_watchers.values()):
+            yield from watches
 
     def add_again(self) -> list[Any]:
         """Leave the watches of trees again; return kazoo's pending answers."""

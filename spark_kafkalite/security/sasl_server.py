@@ -65,8 +65,9 @@ class PlainServer:
             ) from None
         self.user = user
         known = self._passwords.get(user)
-        # An unknown user costs what a known one does.
-        is_right = hmac.compare_digest(secrets.token_bytes(32) if known is None else known, password.encode())
+        # A known user costs what an unknown one does.
+        decoy = secrets.token_bytes(32)
+        is_right = hmac.compare_digest(decoy if known is None else known, password.encode())
         if not user or not password or known is None or not is_right:
             raise SaslAuthenticationFailed("PLAIN: the user does not exist or the password is wrong")
         if authzid not in ("", user):

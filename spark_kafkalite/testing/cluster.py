@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
+from spark_kafkalite.security.secure_directory import USER, SecureDirectory
 from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess, free_ports
 
 START_TIMEOUT_S: Final = 60.0
@@ -208,23 +209,40 @@ class BrokerProcess(_ServerProcess):
         command_prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         registry_port: int | None = None,
+        tls: bool = False,
+        sasl: str | None = None,
+        security: SecureDirectory | None = None,
     ) -> None:
         """Prepare a broker; ``start()`` or ``with`` starts it.
 
         Port 0 takes a free one, which later starts keep. ``overrides`` are broker settings in Kafka's names; giving
         ``listeners`` replaces the loopback listener (and then ``port`` means nothing). With a ``registry_port`` its
         registry is served there (0 takes a free one). The rest is as for every server here.
+
+        ``tls`` gives the listener TLS, and ``sasl`` (SCRAM-SHA-256 or SCRAM-SHA-512) a user; with ``tls`` alone clients
+        authenticate by a certificate. ``client_settings`` then has what a client needs. ``security`` takes the place of
+        both; its user is the caller's to add.
         """
         super().__init__(data_dir, port=port, command_prefix=command_prefix, environment=environment)
         self.overrides = dict(overrides or {})
         if "broker.id" in self.overrides:
             self._what = f"broker-{self.overrides['broker.id']}"
         self._registry_port = registry_port
+        self._has_own_user = security is None and sasl is not None
+        if security is None and (tls or sasl is not None):
+            security = SecureDirectory(data_dir.with_name(f"{data_dir.name}-security"), tls=tls, sasl=sasl)
+        self.security = security
 
     @property
     def bootstrap(self) -> str:
         """``host:port`` as the broker's ready line named it."""
         return self.address
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """The settings of a client of this broker, ``bootstrap.servers`` among them."""
+        secured = {} if self.security is None else self.security.client_settings()
+        return {"bootstrap.servers": self.bootstrap, **secured}
 
     @property
     def registry_connect(self) -> str:
@@ -245,14 +263,34 @@ class BrokerProcess(_ServerProcess):
     def start(self) -> Self:
         if self._registry_port == 0:
             self._registry_port = free_ports(1)[0]
+        if self._has_own_user:
+            self._add_user()
         return super().start()
+
+    def _add_user(self) -> None:
+        """Add the user to the broker's own registry, while the broker does not run."""
+        from spark_kafkalite.broker.authentication.first_user import ensure_user
+        from spark_kafkalite.registry.tree.embedded_store import open_embedded
+
+        assert self.security is not None and self.security.sasl is not None
+        directory = Path(str(self.overrides.get("registry.dir") or self.data_dir / "_registry"))
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        store = open_embedded(directory)
+        try:
+            ensure_user(store, USER, self.security.sasl, self.security.password)
+        finally:
+            store.close()
 
     @property
     def settings(self) -> dict[str, str]:
         """What it is started with, in Kafka's names."""
+        protocol, secured = "PLAINTEXT", {}
+        if self.security is not None:
+            protocol, secured = self.security.protocol.value, self.security.broker_settings(self._what, [self.host])
         settings: dict[str, object] = {
             "log.dirs": self.data_dir,
-            "listeners": f"PLAINTEXT://{self.host}:{self.port}",
+            "listeners": f"{protocol}://{self.host}:{self.port}",
+            **secured,
             **({} if self._registry_port is None else {"registry.listener": f"{self.host}:{self._registry_port}"}),
             **self.overrides,
         }

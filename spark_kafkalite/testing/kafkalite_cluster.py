@@ -17,12 +17,14 @@ from concurrent.futures import TimeoutError as NotInTime
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
+from spark_kafkalite.broker.authentication.first_user import ensure_user
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerEpoch, BrokerId
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.store import NoNode, SessionState, Store
 from spark_kafkalite.security.cluster_secret import new_secret
+from spark_kafkalite.security.secure_directory import USER, SecureDirectory
 from spark_kafkalite.testing.child_process import ChildFailed
 from spark_kafkalite.testing.cluster import START_TIMEOUT_S, STOP_TIMEOUT_S, BrokerProcess, RegistryProcess
 
@@ -54,6 +56,8 @@ class KafkaliteCluster:
         command_prefix: Sequence[str] = (),
         command_prefix_of: Mapping[int, Sequence[str]] | None = None,
         registry: RegistryProcess | None = None,
+        tls: bool = False,
+        sasl: str | None = None,
     ) -> None:
         """Prepare a cluster; ``start()`` or ``with`` starts it.
 
@@ -63,6 +67,9 @@ class KafkaliteCluster:
         broker's default. ``environment`` is added to this process's own. ``command_prefix`` stands before each
         broker's command, or what ``command_prefix_of`` has for its number. ``registry``, not started yet, takes the
         place of one on ``registry_port``.
+
+        ``tls`` and ``sasl`` secure all listeners, as of a :class:`BrokerProcess`; ``client_settings`` then has what a
+        client needs.
         """
         if size < 1:
             raise ValueError(f"a cluster of {size} brokers: it needs at least one")
@@ -78,6 +85,14 @@ class KafkaliteCluster:
         self._command_prefix = tuple(command_prefix)
         self._command_prefix_of = dict(command_prefix_of or {})
         self._store: Store | None = None
+        secured = tls or sasl is not None
+        self.security = SecureDirectory(data_dir / "security", tls=tls, sasl=sasl) if secured else None
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """The settings of a client of this cluster, ``bootstrap.servers`` among them."""
+        secured = {} if self.security is None else self.security.client_settings()
+        return {"bootstrap.servers": self.bootstrap, **secured}
 
     @property
     def bootstrap(self) -> str:
@@ -100,6 +115,8 @@ class KafkaliteCluster:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._write_secret()
         self.registry.start()
+        if self.security is not None and self.security.sasl is not None:
+            ensure_user(self._connected(), USER, self.security.sasl, self.security.password)
         for number in range(1, self._size + 1):
             self.brokers.setdefault(number, self._make_broker(number))
         # Its end waits for all, so that none is started behind the back of who handles the error of another.
@@ -249,7 +266,7 @@ class KafkaliteCluster:
 
         live = {number for number, broker in self.brokers.items() if broker.running}
         for number in live:
-            with Admin(bootstrap_servers=self.brokers[number].bootstrap) as admin:
+            with Admin(self.brokers[number].client_settings) as admin:
 
                 def missing(number: int = number, admin: Admin = admin) -> str:
                     cluster = admin.describe_cluster()
@@ -315,6 +332,7 @@ class KafkaliteCluster:
             overrides={name: value for name, value in settings.items() if value is not None},
             environment=self._environment,
             command_prefix=self._command_prefix_of.get(number, self._command_prefix),
+            security=self.security,
         )
 
     @property

@@ -17,6 +17,15 @@ ends.
         kafkalite_cluster.kill(kafkalite_cluster.leader_of("orders"))
         producer.send("orders", b"two").result(10)
 
+``kafkalite_security`` secures both. Define it again, and give ``client_settings`` to clients::
+
+    @pytest.fixture
+    def kafkalite_security():
+        return {"tls": True, "sasl": "SCRAM-SHA-512"}
+
+    def test_orders_arrive(kafkalite_broker):
+        producer = Producer(kafkalite_broker.client_settings)
+
 pytest imports this module in every run of every project, so it imports nothing but pytest until a fixture is used.
 """
 
@@ -24,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -40,11 +49,23 @@ def kafkalite_broker_settings() -> Mapping[str, object]:
 
 
 @pytest.fixture
-def kafkalite_broker(tmp_path: Path, kafkalite_broker_settings: Mapping[str, object]) -> Iterator[BrokerProcess]:
+def kafkalite_security() -> Mapping[str, Any]:
+    """How brokers are secured: ``tls`` (bool) and ``sasl`` (a SCRAM mechanism); define this fixture again to have it.
+
+    Needs the extra ``security``.
+    """
+    return {}
+
+
+@pytest.fixture
+def kafkalite_broker(
+    tmp_path: Path, kafkalite_broker_settings: Mapping[str, object], kafkalite_security: Mapping[str, Any]
+) -> Iterator[BrokerProcess]:
     """A running broker; ``kafkalite_broker.bootstrap`` is its address."""
     from spark_kafkalite.testing.cluster import BrokerProcess
 
-    with BrokerProcess(tmp_path / "kafkalite-broker", overrides=kafkalite_broker_settings) as broker:
+    directory = tmp_path / "kafkalite-broker"
+    with BrokerProcess(directory, overrides=kafkalite_broker_settings, **kafkalite_security) as broker:
         yield broker
 
 
@@ -62,11 +83,15 @@ def kafkalite_cluster_size() -> int:
 
 @pytest.fixture
 def kafkalite_cluster(
-    tmp_path: Path, kafkalite_cluster_settings: Mapping[str, object], kafkalite_cluster_size: int
+    tmp_path: Path,
+    kafkalite_cluster_settings: Mapping[str, object],
+    kafkalite_cluster_size: int,
+    kafkalite_security: Mapping[str, Any],
 ) -> Iterator[KafkaliteCluster]:
     """A running cluster; ``kafkalite_cluster.bootstrap`` has its brokers' addresses."""
     from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 
     directory = tmp_path / "kafkalite-cluster"
-    with KafkaliteCluster(directory, size=kafkalite_cluster_size, overrides=kafkalite_cluster_settings) as cluster:
+    size, settings = kafkalite_cluster_size, kafkalite_cluster_settings
+    with KafkaliteCluster(directory, size=size, overrides=settings, **kafkalite_security) as cluster:
         yield cluster

@@ -40,7 +40,6 @@ _RARE: Final = (
         "The operation was not tried, because another one in the request failed.",
     ),
     _Rare(57, "LOG_DIR_NOT_FOUND", KafkaError, "The broker has no such log directory."),
-    _Rare(60, "REASSIGNMENT_IN_PROGRESS", KafkaError, "The partition is being moved already."),
     _Rare(61, "DELEGATION_TOKEN_AUTH_DISABLED", KafkaError, "Delegation tokens are not enabled."),
     _Rare(62, "DELEGATION_TOKEN_NOT_FOUND", KafkaError, "The broker has no such delegation token."),
     _Rare(63, "DELEGATION_TOKEN_OWNER_MISMATCH", KafkaError, "The delegation token belongs to another principal."),

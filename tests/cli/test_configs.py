@@ -98,6 +98,59 @@ def test_settings_of_brokers(run: Command) -> None:
     run("configs", "alter", "--broker-defaults", "--delete-config", "log.retention.ms")
 
 
+def test_quotas(run: Command) -> None:
+    both = ("--user", "alice", "--client", "etl")
+    altered = run("configs", "alter", *both, "--add-config", "producer_byte_rate=1048576,request_percentage=12.5")
+    assert altered.stdout == "Completed updating config for user alice, client-id etl.\n"
+    run("configs", "--alter", "--entity-type", "clients", "--entity-default", "--add-config", "consumer_byte_rate=5")
+    run("configs", "alter", "--ip-defaults", "--add-config", "connection_creation_rate=1000")
+    kinds = ("--entity-type", "users", "--entity-name", "alice", "--entity-type", "clients", "--entity-name", "etl")
+    shown = "Quota configs for user-principal 'alice', client-id 'etl' are producer_byte_rate=1048576.0, "
+    shown += "request_percentage=12.5\n"
+    assert run("configs", "--describe", *kinds).stdout == shown
+    assert run("configs", "describe", *both).stdout == shown
+    clients = run("configs", "describe", "--entity-type", "clients").stdout
+    assert clients == "Quota configs for the default client-id are consumer_byte_rate=5.0\n"
+    described = json.loads(run("configs", "describe", "--entity-type", "ips", "--json").stdout)
+    assert described == [{"entity": {"ip": None}, "quotas": {"connection_creation_rate": 1000.0}}]
+    checked = run("configs", "alter", *both, "--add-config", "producer_byte_rate=7", "--validate-only")
+    assert checked.stdout == "The quotas could be changed so.\n"
+    assert run("configs", "describe", *both).stdout == shown
+    run("configs", "alter", *both, "--delete-config", "producer_byte_rate,request_percentage")
+    run("configs", "alter", "--client-defaults", "--delete-config", "consumer_byte_rate")
+    run("configs", "alter", "--ip-defaults", "--delete-config", "connection_creation_rate")
+    for kind in ("users", "clients", "ips"):
+        assert run("configs", "describe", "--entity-type", kind).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--user", "u", "--add-config", "producer_byte_rate=0"], 1, "must be greater than 0"),
+        (["--user", "u", "--add-config", "producer_byte_rate=fast"], 2, "producer_byte_rate=fast: not a number"),
+        (["--user", "u", "--add-config", "controller_mutation_rate=5"], 1, "stores no quota for it"),
+        (["--user", "u", "--add-config", "SCRAM-SHA-512=[password=x]"], 2, "set with kafkalite users"),
+        (["--user", "u", "--delete-config", "producer_byte_rate"], 1, "producer_byte_rate: not set for user u"),
+        (["--user", "u", "--append-config", "producer_byte_rate=5"], 2, "set it with --add-config"),
+        (["--user", "u", "--user-defaults", "--add-config", "a=1"], 2, "exclude each other"),
+        (["--user", "u", "--entity-type", "clients", "--add-config", "a=1"], 2, "do not go together"),
+        (["--ip", "somewhere", "--add-config", "connection_creation_rate=5"], 1, "somewhere is not a valid IP"),
+        (["--entity-type", "users", "--add-config", "a=1"], 2, "give a name, or --entity-default"),
+        (["--entity-type", "users", "--entity-type", "users", "--add-config", "a=1"], 2, "can be given once"),
+        (["--entity-type", "users", "--entity-type", "topics", "--add-config", "a=1"], 2, "only users and clients"),
+        (["--entity-type", "users", "--entity-type", "clients", "--entity-name", "u", "--add-config", "a=1"], 2,
+         "one --entity-name"),
+        (["--entity-type", "users", "--entity-name", "u", "--entity-default", "--add-config", "a=1"], 2,
+         "together are not clear"),
+    ],
+)  # fmt: skip
+def test_refusals_of_quotas_say_why(
+    broker: BrokerProcess, arguments: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["configs", "alter", *arguments, "--bootstrap-server", broker.bootstrap]) == code
+    assert text in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -105,7 +158,7 @@ def test_settings_of_brokers(run: Command) -> None:
         (["--topic", "t", "--broker", "1", "--add-config", "a=1"], 2, "name what is meant"),
         (["--entity-type", "topics", "--entity-default", "--add-config", "a=1"], 2, "settings of the brokers"),
         (["--broker", "one", "--add-config", "a=1"], 2, "'one' is not the number of a broker"),
-        (["--entity-type", "topics", "--add-config", "a=1"], 2, "one topic, one broker, or all"),
+        (["--entity-type", "topics", "--add-config", "a=1"], 2, "one topic, one broker or its loggers, or all"),
         (["--topic", "t"], 2, "nothing to change"),
         (["--topic", "t", "--add-config", "retention.ms"], 2, "not of the form name=value"),
         (["--topic", "refused", "--add-config", "retenton.ms=1"], 1, "did you mean 'retention.ms'"),
@@ -137,3 +190,19 @@ def test_contradictions_that_a_broker_takes_are_warned_of(run: Command) -> None:
     refused = run("topics", "create", "--topic", "odder", "--config", "min.compaction.lag.ms=9",
                   "--config", "max.compaction.lag.ms=8", code=1)  # fmt: skip
     assert "min.compaction.lag.ms (9) > max.compaction.lag.ms (8)" in refused.stderr
+
+
+def test_levels_of_a_brokers_loggers(run: Command) -> None:
+    loggers, name = ("--entity-type", "broker-loggers"), "spark_kafkalite.broker.upkeep.retention"
+    altered = run("configs", "alter", *loggers, "--entity-name", "1", "--add-config", f"{name}=DEBUG")
+    assert altered.stdout == "Completed updating config for broker-logger 1.\n"
+    shown = run("configs", "describe", *loggers, "--entity-name", "1").stdout
+    assert f"  {name}=DEBUG sensitive=false synonyms={{}}\n" in shown
+    assert "  root=INFO " in shown
+    run("configs", "alter", *loggers, "--entity-name", "1", "--delete-config", name)
+    (described,) = json.loads(run("configs", "describe", *loggers, "--json").stdout)
+    assert described["entityType"] == "broker-loggers"
+    assert {each["name"]: each["value"] for each in described["configs"]}[name] == "INFO"
+    wrong = run("configs", "alter", *loggers, "--entity-name", "1", "--add-config", "root=LOUD", code=1)
+    assert "Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN" in wrong.stderr
+    assert "each broker has loggers of its own" in run("configs", "alter", *loggers, "--entity-default", code=2).stderr

@@ -1,6 +1,7 @@
 """Searches for schedules that fail, and says what to do to see one again.
 
-    python -m tests.simulator SEED[-SEED] [--shrink] [--without RULE] [--like-recorded] [--disasters [KIND[:FILE]]]
+    python -m tests.simulator SEED[-SEED] [--shrink] [--without RULE] [--like-recorded] [--moves]
+                              [--disasters [KIND[:FILE]]]
 
 A line for each seed that fails: its schedule, what has happened and what was wrong; the exit code is 1 then. With
 ``--shrink`` the schedule is made smaller first. ``--without`` takes one of the rules R1-R18 and R20 away.
@@ -23,6 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.simulator.disaster_schedules import disasters
+from tests.simulator.move_schedules import moves
 from tests.simulator.schedule import FaultKind, Schedule, random_schedule
 from tests.simulator.search import problems_of, shrunk, varied
 from tests.simulator.without import RULES, without
@@ -43,6 +45,7 @@ def main() -> int:
         const="",
         help="play schedules of disasters, all with this kind of fault, on this kind of file",
     )
+    parser.add_argument("--moves", action="store_true", help="play schedules in which partitions are reassigned")
     parser.add_argument("--log", action="store_true", help="show the brokers' log")
     options = parser.parse_args()
     recorded = None
@@ -59,6 +62,8 @@ def main() -> int:
     make: Callable[[int], Schedule] = random_schedule
     if recorded is not None:
         make = partial(varied, recorded)
+    elif options.moves:
+        make = moves
     elif options.disasters is not None:
         kind, _, what = options.disasters.partition(":")
         make = partial(disasters, kind=FaultKind(kind) if kind else None, what=what)

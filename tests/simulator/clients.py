@@ -30,6 +30,8 @@ _SHORT_PAUSE_S: Final = 0.03
 _PRODUCE, _FETCH, _LIST_OFFSETS = 9, 13, 7
 # Errors after which a value has certainly not been appended by that request.
 NOT_APPENDED: Final = frozenset({6, 3, 19, 74, 75, 5, 56, 9, 100})
+# NotEnoughReplicas, NotEnoughReplicasAfterAppend.
+_TOO_FEW: Final = frozenset({19, 20})
 # What an idempotent producer cannot go on after: its sequence numbers say that records before are gone.
 FATAL: Final = frozenset({45, 47, 59})
 
@@ -63,6 +65,8 @@ class Seen:
     deleted: dict[tuple[bytes, int], int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     acknowledgements: int = 0
+    # Where a leader refused acks=all, because too few replicas were in sync (19, 20).
+    refused: set[TopicPartition] = field(default_factory=set)
 
     def acknowledge(self, topic_partition: TopicPartition, topic_id: bytes, offset: int, value: bytes) -> None:
         """Take note of an acknowledgement with acks=all."""
@@ -210,6 +214,8 @@ class SimulatedProducer:
             self._begin_anew()
             self._world.later(_BACKOFF_S, self._next)
         else:
+            if code in _TOO_FEW:
+                self._seen.refused.add(self._partition)
             self._again(values)
 
     def _acknowledged(self, topic_id: bytes, offset: int, value: bytes) -> None:

@@ -88,6 +88,10 @@ class Invariants:
         self._leaderless: dict[TopicPartition, tuple[float, object]] = {}
         self._look_for_leaders_s = 0.0
 
+    def committed_until(self, state: RegisteredState) -> int:
+        """Return the end of what is known to be committed of a partition."""
+        return self._committed_until.get((state.topic_id, state.topic_partition.partition), 0)
+
     def check(self) -> None:
         """Look at what has changed since the last look."""
         for run in self._running():

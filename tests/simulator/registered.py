@@ -20,6 +20,17 @@ class RegisteredState(NamedTuple):
     node: LeaderAndIsr
     zxid: int
     replicas_zxid: int
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The replicas that stay when a reassignment ends."""
+        return tuple(each for each in self.replicas if each not in self.removing)
 
     @property
     def may_lead(self) -> dict[BrokerId, Incarnation]:
@@ -56,6 +67,8 @@ class Registered:
                         LeaderAndIsr.decode(*where, node.data),
                         node.mzxid,
                         topic.mzxid,
+                        tuple(assigned.adding.get(where.partition, ())),
+                        tuple(assigned.removing.get(where.partition, ())),
                     )
                 self._states[where] = known
             elif path.startswith(znodes.BROKER_IDS + "/"):

@@ -10,6 +10,7 @@ from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
+from spark_kafkalite.registry.controller.moves import AskedMove
 from spark_kafkalite.registry.controller.topic_plan import TopicSpec
 from spark_kafkalite.registry.znodes import TopicAssignment, topic_path
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
@@ -17,6 +18,7 @@ from tests.simulator.broker import Run, SimulatedBroker
 from tests.simulator.clients import Seen, SimulatedProducer, SimulatedReader
 from tests.simulator.invariants import Invariants
 from tests.simulator.log_lines import Unforeseen
+from tests.simulator.moved import Moved
 from tests.simulator.network import CLIENT, Network
 from tests.simulator.pipelined import PipelinedProducer
 from tests.simulator.questions import Questions
@@ -67,6 +69,7 @@ class Simulation:
         self.log: list[str] = []
         self._unforeseen = Unforeseen()
         self.questions = Questions(self.world, self.runs)
+        self.moved = Moved(self.world, self.runs, self.registered, self.invariants)
 
     def runs(self) -> list[Run]:
         """Return the processes of brokers that live and have come to their partitions."""
@@ -113,6 +116,8 @@ class Simulation:
             return ["the topics have no leaders in the beginning", *self._state()]
         self._start_clients()
         self.world.after_each.append(self.invariants.check)
+        if self.schedule.moves:
+            self.world.after_each.append(self.moved.check)
         if self.schedule.asks_leaders:
             self.questions.start()
         began_s = self.world.now_s
@@ -144,6 +149,10 @@ class Simulation:
         return []
 
     def _check_end(self) -> None:
+        if self.schedule.moves:
+            self.moved.check_end()
+            if all(fault.kind is FaultKind.REASSIGN for fault in self.schedule.faults):
+                self.moved.check_accepted(self.seen)
         self.invariants.check_end(self.seen, self._topic_ids())
 
     def _watched(self, seconds: float) -> list[str]:
@@ -160,6 +169,7 @@ class Simulation:
         return [
             *self.invariants.problems,
             *self.questions.problems,
+            *self.moved.problems,
             *self._seen_problems(),
             *errors,
             *self._unforeseen.problems,
@@ -184,7 +194,7 @@ class Simulation:
             name in run.view.state.topics
             and len(run.view.state.topics[name].partitions) == topic.partitions
             and all(
-                (state.leader > 0 and len(state.isr) == len(state.replicas) and not state.eligible)
+                (state.leader > 0 and len(state.isr) == len(state.replicas) and not (state.eligible or state.is_moving))
                 or (self._allows_loss and is_lost(state, run.view.state.brokers))
                 for state in run.view.state.topics[name].partitions.values()
             )
@@ -319,6 +329,9 @@ class Simulation:
         if kind is FaultKind.DELETE_RECORDS:
             self._delete_records(f"topic-{fault.target}")
             return
+        if kind is FaultKind.REASSIGN:
+            self._reassign(f"topic-{fault.target}", fault.what)
+            return
         if kind is FaultKind.PREFER_LEADERS:
             name = f"topic-{fault.target}"
             partitions = [TopicPartition(name, number) for number in range(self.topics[name].partitions)]
@@ -346,6 +359,16 @@ class Simulation:
                 broker.run.clock.wall_offset_ms = round(seconds * 1000)
             case _:
                 self._registry_fault(broker.run, kind, seconds)
+
+    def _reassign(self, topic: str, brokers: str, tries: int = 10) -> None:
+        targets = tuple(map(int, brokers.split(","))) if brokers else None
+        asked = [AskedMove(TopicPartition(topic, number), targets) for number in range(self.topics[topic].partitions)]
+
+        def done(outcome: Any) -> None:
+            if outcome is None and tries:
+                self.world.later(0.1, lambda: self._reassign(topic, brokers, tries - 1))
+
+        self._at_controller(lambda controller: controller.reassign(asked), done)
 
     def _delete_records(self, topic: str) -> None:
         """Have every broker that takes itself for a leader of the topic delete what is committed."""

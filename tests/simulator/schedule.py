@@ -42,6 +42,8 @@ class FaultKind(Enum):
     JUMP_CLOCK = "jump clock"  # the wall clock, to ``seconds`` away from that of the others
     PREFER_LEADERS = "prefer leaders"  # elections of preferred leaders; ``target`` is the topic's number
     DELETE_RECORDS = "delete records"  # all that are committed; ``target`` is the topic's number
+    # All partitions of a topic move to the brokers that ``what`` names; without any, what is moving is cancelled.
+    REASSIGN = "reassign"
     # Disasters: see ``disasters``. ``what`` names the kind of file or of node. ``seconds`` is how long the broker is
     # down for it, 0: it runs meanwhile. ``apart_s`` is how much older the copy is that comes back. Where there are any,
     # ``target`` 0, -1 and -2 of a broker's fault are the replicas of the first partition: 0 is its preferred leader.
@@ -66,7 +68,9 @@ class FaultKind(Enum):
     REGISTRY_RECOVERED = "registry recovered"  # the same, and it is completed from all logs before brokers reach it
 
 
-OF_TOPICS: Final = frozenset({FaultKind.MAKE_TOPIC_AGAIN, FaultKind.PREFER_LEADERS, FaultKind.DELETE_RECORDS})
+# Those that random schedules do not have.
+_NOT_DRAWN: Final = frozenset({FaultKind.DELETE_RECORDS, FaultKind.REASSIGN})
+OF_TOPICS: Final = frozenset({FaultKind.MAKE_TOPIC_AGAIN, FaultKind.PREFER_LEADERS, *_NOT_DRAWN})
 OF_OLD_REGISTRIES: Final = (FaultKind.REGISTRY_OLDER, FaultKind.REGISTRY_RECOVERED)
 _WITHOUT_DISASTERS: Final = tuple(FaultKind)[: tuple(FaultKind).index(FaultKind.FLIP_RECORD)]
 # What ``disasters`` do, and no other schedule has.
@@ -81,7 +85,8 @@ class Fault:
     kind: FaultKind
     target: int = 0
     seconds: float = 0.0
-    # Of disasters: which kind of file, the seed of the rest (which file, which bit), and how much older a copy is.
+    # Of reassignments: the brokers, with commas. Of disasters: which kind of file, the seed of the rest (which file,
+    # which bit), and how much older a copy is.
     what: str = ""
     draw: int = 0
     apart_s: float = 0.0
@@ -94,9 +99,11 @@ class Fault:
         return self.seconds + (self.apart_s if self.kind is FaultKind.NOT_MOUNTED else 0.0)
 
     def encode(self) -> list[Any]:
-        """Return it as a list; what only disasters have is at its end, and left out where it is not set."""
-        of_disasters = [self.what, self.draw, self.apart_s] if self.kind in DISASTERS else []
-        return [self.at_s, self.kind.value, self.target, self.seconds, *of_disasters]
+        """Return it as a list; what only some kinds have is at its end, and left out where it is not set."""
+        of_some: list[Any] = [self.what] if self.what else []
+        if self.kind in DISASTERS:
+            of_some = [self.what, self.draw, self.apart_s]
+        return [self.at_s, self.kind.value, self.target, self.seconds, *of_some]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,11 @@ class Schedule:
     has_disasters: bool = False
     # Whether leaders are asked all the time whether they still lead.
     asks_leaders: bool = False
+
+    @property
+    def moves(self) -> bool:
+        """Whether partitions are reassigned."""
+        return any(fault.kind is FaultKind.REASSIGN for fault in self.faults)
 
     def encode(self) -> str:
         """Return it as JSON, to be kept with a test."""
@@ -236,9 +248,9 @@ def deletions(seed: int) -> Schedule:
 
 
 # As it was first drawn, so that seeds mean what they did.
-_DRAWN_OF_TOPICS: Final = OF_TOPICS - {FaultKind.DELETE_RECORDS}
+_DRAWN_OF_TOPICS: Final = OF_TOPICS - _NOT_DRAWN
 _FREQUENT: Final = (FaultKind.KILL, FaultKind.KILL, FaultKind.POWER_CUT, FaultKind.PAUSE, FaultKind.EXPIRE_SESSION)
-_KINDS: Final = (*(kind for kind in _WITHOUT_DISASTERS if kind is not FaultKind.DELETE_RECORDS), *_FREQUENT)
+_KINDS: Final = (*(kind for kind in _WITHOUT_DISASTERS if kind not in _NOT_DRAWN), *_FREQUENT)
 
 
 def _seconds(kind: FaultKind, chance: random.Random) -> float:

@@ -17,6 +17,7 @@ import pytest
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S
 from tests.seeds import SEED, SOAK
+from tests.simulator.move_schedules import moves
 from tests.simulator.run import Simulation
 from tests.simulator.schedule import (
     DISASTERS,
@@ -71,7 +72,7 @@ def test_nothing_goes_wrong() -> None:
 
 
 def test_the_chosen_schedules_and_the_deletions_have_faults_of_every_kind() -> None:
-    schedules = [*map(random_schedule, CHOSEN), deletions(0)]
+    schedules = [*map(random_schedule, CHOSEN), deletions(0), moves(0)]
     assert {fault.kind for schedule in schedules for fault in schedule.faults} == set(FaultKind) - DISASTERS
 
 

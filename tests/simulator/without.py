@@ -1,4 +1,5 @@
 """Brokers without one of the rules R1-R18 and R20 of docs/replication.md, to see that the simulator would notice.
+``without_moves`` has those of reassignments.
 
 Each takes away what keeps the rule, in this process and for as long as the context lasts. R9 has none: that nobody
 waits for brokers is seen by no schedule.
@@ -30,6 +31,7 @@ from spark_kafkalite.registry.controller import election, last_resorts
 from spark_kafkalite.registry.controller.best_log import best_log
 from spark_kafkalite.registry.controller.controller import Controller
 from spark_kafkalite.registry.controller.elections import Elections
+from tests.simulator.without_moves import MOVE_RULES
 
 Patch = contextlib.AbstractContextManager[Any]
 _LOOKS_AGAIN_S: Final = 0.02
@@ -231,6 +233,7 @@ RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
     "R17": _what_is_in_the_log_waits,
     "R18": _the_first_logs_do,
     "R20": _any_later_fetch_confirms,
+    **MOVE_RULES,
 }
 
 

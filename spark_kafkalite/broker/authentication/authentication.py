@@ -171,7 +171,10 @@ class Authentication:
         return self._users.find(mechanism, user)
 
     def _done(self, session: Session, server: SaslServer, now_s: float) -> int:
-        """Take up who has authenticated; return the session's lifetime. Raises SaslAuthenticationFailed."""
+        """Note in the session the user that has authenticated, and return the session's lifetime.
+
+        Raises SaslAuthenticationFailed, InnerWireUnsupported.
+        """
         if session.is_authenticated and session.principal != f"User:{server.user}":
             raise SaslAuthenticationFailed(
                 f"Cannot change principals during re-authentication from {session.principal} to User:{server.user}"
@@ -222,7 +225,7 @@ class Authentication:
 
 
 def _text(session: Session) -> str:
-    """Return what a client is told."""
+    """Return the text of a refusal for the client."""
     if session.mechanism == PLAIN:
         return _REFUSED_PLAIN
     return _REFUSED % ("re-authentication" if session.is_authenticated else "authentication", session.mechanism)

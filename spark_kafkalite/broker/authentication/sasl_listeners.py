@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -10,8 +9,7 @@ from typing import Final
 from spark_kafkalite.broker.network.listeners import LISTENER_PREFIX, Listener
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.security.sasl_server import PLAIN, plain_passwords
-
-logger = logging.getLogger(__name__)
+from spark_kafkalite.security.scram import SCRAM_HASHES
 
 _ENABLED: Final = "sasl.enabled.mechanisms"
 _JAAS: Final = "sasl.jaas.config"
@@ -27,13 +25,15 @@ class SaslListener:
     lifetimes_ms: Mapping[str, int]
     # The users of PLAIN; empty without that mechanism.
     passwords: Mapping[str, bytes]
+    # Settings of the listener that change nothing here.
+    without_effect: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"SaslListener({', '.join(self.mechanisms)})"
 
     @classmethod
     def of(cls, listener: Listener) -> SaslListener:
-        """Return what the settings of a listener with SASL say. Raises ConfigError."""
+        """Return the mechanisms and users in the settings of a listener with SASL. Raises ConfigError."""
         mechanisms: tuple[str, ...] = listener.setting(_ENABLED) or ()
         own = f"{LISTENER_PREFIX}{listener.name.lower()}."
         if not mechanisms:
@@ -52,7 +52,22 @@ class SaslListener:
                 )
             passwords = plain_passwords(jaas, setting)
         lifetimes_ms = {mechanism: int(listener.setting(_LIFETIME, mechanism) or 0) for mechanism in mechanisms}
-        return cls(mechanisms, lifetimes_ms, passwords)
+        scram = (f"{own}{mechanism.lower()}.{_JAAS}" for mechanism in SCRAM_HASHES)
+        return cls(mechanisms, lifetimes_ms, passwords, tuple(name for name in scram if name in listener.settings))
+
+    def warnings(self, name: str, *, has_scram_users: bool, remedy: str) -> list[str]:
+        """Return what an operator should know at the start; ``name`` is the listener's, ``remedy`` adds a user."""
+        found = [
+            f"{each} has no effect: the users of SCRAM are in the registry (kafkalite users), and brokers authenticate "
+            "to each other by the cluster secret"
+            for each in self.without_effect
+        ]
+        if not self.passwords and not has_scram_users:
+            found.append(
+                f"no client can authenticate on listener {name}: there is no user of {', '.join(self.mechanisms)}; add "
+                f"the first one: {remedy}"
+            )
+        return found
 
 
 def sasl_listeners(listeners: Iterable[Listener], brokers_alone: str | None) -> dict[str, SaslListener]:

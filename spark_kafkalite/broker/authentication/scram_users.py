@@ -65,13 +65,17 @@ class ScramUsers:
         """Return a user's credential, None when the user has none for this mechanism."""
         return self._credentials[mechanism].get(user)
 
-    def iterations(self) -> Mapping[str, Mapping[str, int]]:
-        """Return for each user the iterations of its credential for each mechanism, sorted by user."""
-        found: dict[str, dict[str, int]] = {}
-        for mechanism, credentials in self._credentials.items():
-            for user, credential in credentials.items():
-                found.setdefault(user, {})[mechanism] = credential.iterations
-        return dict(sorted(found.items()))
+    def names(self) -> set[str]:
+        """Return the users that have a credential."""
+        return {user for credentials in self._credentials.values() for user in credentials}
+
+    def iterations(self, user: str) -> dict[str, int]:
+        """Return the iterations of a user's credentials, by mechanism; empty for a user that has none."""
+        return {
+            mechanism: credentials[user].iterations
+            for mechanism, credentials in self._credentials.items()
+            if user in credentials
+        }
 
     async def alter(self, user: str, changes: Mapping[str, ScramCredential | None]) -> None:
         """Set a user's credentials, by mechanism; None deletes the one that there is.

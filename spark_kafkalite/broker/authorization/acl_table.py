@@ -3,10 +3,10 @@
 The ACLs of a resource are those of its literal name, those of the literal ``*``, and those of each prefix that its name
 begins with. In this order:
 
-1. No ACL at all, for anybody: nothing is decided here (:attr:`Verdict.is_open`; ``allow.everyone.if.no.acl.found``).
+1. No ACL at all: nothing is decided here (:attr:`Verdict.is_open`; ``allow.everyone.if.no.acl.found``).
 2. An ACL that denies the operation, or all operations, to the principal at its host: denied.
 3. One that allows it, or all, or an operation that implies it (``acls.IMPLIED_BY``): allowed.
-4. Else denied: one ACL on a resource, for anybody, ends its openness.
+4. Else denied: one ACL on a resource, for any principal, ends its openness.
 
 A look-up costs two look-ups in a dict and one for each length of the prefixes of that type, and then only the entries
 of that principal and of ``User:*``.
@@ -41,7 +41,7 @@ _NOTHING: Mapping[str, tuple[Entry, ...]] = {}
 class Verdict(NamedTuple):
     """A decision. ``by`` is the ACL that made it, None where none did.
 
-    ``is_open``: there is no ACL on the resource, for anybody; then ``allowed`` is False.
+    ``is_open``: there is no ACL on the resource, for any principal; then ``allowed`` is False.
     """
 
     allowed: bool
@@ -164,14 +164,14 @@ class AclTable:
         return True
 
     def entries(self, resource: Resource) -> frozenset[Entry]:
-        """Return what the ACLs of a resource say, as they were put."""
+        """Return the entries of a resource, as they were put."""
         of_type = self._types[resource.resource_type]
         by_name = of_type.literal if resource.pattern_type is PatternType.LITERAL else of_type.prefixed
         rules = by_name.get(resource.name)
         return frozenset() if rules is None else rules.entries
 
     def resources(self) -> Iterator[tuple[Resource, frozenset[Entry]]]:
-        """Give each resource that has ACLs, with what they say."""
+        """Give each resource that has ACLs, with its entries."""
         for of_type in self._types.values():
             for by_name in (of_type.literal, of_type.prefixed):
                 for rules in list(by_name.values()):

@@ -30,17 +30,13 @@ class Audit:
     """Writes the lines."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        self._logger = logging.getLogger(AUDIT_LOGGER)
+        # At level DEBUG it has what is allowed, too. A level of its own keeps that off (``event_log``).
+        self.logger = logging.getLogger(AUDIT_LOGGER)
         self._monotonic_s = monotonic_s
         self._period_began_s = monotonic_s()
         # Lines of this period by principal, type and name.
         self._counts: dict[tuple[str, ResourceType, str | None], int] = {}
         self._left_out = 0
-
-    @property
-    def writes_allowed(self) -> bool:
-        """Whether what is allowed is written, too."""
-        return self._logger.isEnabledFor(logging.DEBUG)
 
     def write(
         self,
@@ -54,7 +50,7 @@ class Audit:
     ) -> None:
         """Write a decision, unless its kind has had its share of lines."""
         level = logging.DEBUG if verdict.allowed else logging.INFO
-        if not self._logger.isEnabledFor(level):
+        if not self.logger.isEnabledFor(level):
             return
         left_out = 0
         if not verdict.allowed:
@@ -69,7 +65,7 @@ class Audit:
                 self._left_out += 1
                 return
             self._counts[key] = count + 1
-        self._logger.log(
+        self.logger.log(
             level,
             "Principal = %s is %s operation = %s from host = %s on resource = %s for request = %s based on %s%s",
             _shown(principal),

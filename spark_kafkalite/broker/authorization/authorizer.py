@@ -13,6 +13,7 @@ Source: kafka.security.authorizer.AclAuthorizer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
@@ -20,6 +21,7 @@ from spark_kafkalite.acls import CLUSTER_NAME, OPERATIONS, Entry, Operation, Res
 from spark_kafkalite.broker.authorization.acl_table import AclTable, Verdict, host_text
 from spark_kafkalite.broker.authorization.audit import Audit
 
+_DEBUG: Final = logging.DEBUG
 # What one session remembers, at most: some 500 bytes each.
 _MOST_REMEMBERED: Final = 4096
 
@@ -50,7 +52,7 @@ class Authorizer:
                 listener()
 
     def is_super_user(self, principal: str) -> bool:
-        """Whether the principal may do everything, whatever the ACLs say."""
+        """Whether the principal may do everything, whatever ACLs there are."""
         return principal in self._super_users
 
     def decide(
@@ -86,7 +88,7 @@ class AuthenticatedClient(Protocol):
 class SessionRights:
     """What one session may do. Ask with ``exchange.may``, which names the API for the audit log."""
 
-    __slots__ = ("_authorizer", "_generation", "_host", "_known", "_principal", "_session")
+    __slots__ = ("_allowed", "_authorizer", "_generation", "_host", "_known", "_principal", "_session")
 
     def __init__(self, authorizer: Authorizer, session: AuthenticatedClient) -> None:
         self._authorizer = authorizer
@@ -96,6 +98,8 @@ class SessionRights:
         self._generation = authorizer.generation
         # By operation, type and name; the name is None for "any".
         self._known: dict[tuple[Operation, ResourceType, str | None], Verdict] = {}
+        # Those of them that are allowed.
+        self._allowed: set[tuple[Operation, ResourceType, str | None]] = set()
 
     @property
     def is_unlimited(self) -> bool:
@@ -116,25 +120,40 @@ class SessionRights:
         ``is_probe``: another right may do as well, or what is denied is left out without an error. Then a denial is not
         written to the audit log.
         """
-        session, authorizer = self._session, self._authorizer
-        if session.broker_id is not None:
+        # The path of every Produce and Fetch: two look-ups, and no call but this.
+        authorizer = self._authorizer
+        if (
+            (operation, resource_type, name) in self._allowed
+            and self._generation == authorizer.generation
+            and self._principal is self._session.principal
+            and authorizer.audit.logger.level > _DEBUG
+        ):
             return True
-        if self._generation != authorizer.generation or self._principal is not session.principal:
+        if self._session.broker_id is not None:
+            return True
+        verdict = self._decided(operation, resource_type, name)
+        if verdict.allowed:
+            self._allowed.add((operation, resource_type, name))
+        if not is_probe or verdict.allowed:
+            authorizer.audit.write(self._principal, self._host, api_key, operation, resource_type, name, verdict)
+        return verdict.allowed
+
+    def _decided(self, operation: Operation, resource_type: ResourceType, name: str | None) -> Verdict:
+        session, authorizer = self._session, self._authorizer
+        is_stale = self._generation != authorizer.generation or self._principal is not session.principal
+        if is_stale or len(self._known) >= _MOST_REMEMBERED:
             self._known.clear()
+            self._allowed.clear()
             self._generation, self._principal = authorizer.generation, session.principal
         key = operation, resource_type, name
         verdict = self._known.get(key)
         if verdict is None:
-            if len(self._known) >= _MOST_REMEMBERED:
-                self._known.clear()
             if name is None:
                 verdict = authorizer.decide_any(self._principal, self._host, operation, resource_type)
             else:
                 verdict = authorizer.decide(self._principal, self._host, operation, resource_type, name)
             self._known[key] = verdict
-        if authorizer.audit.writes_allowed or not (verdict.allowed or is_probe):
-            authorizer.audit.write(self._principal, self._host, api_key, operation, resource_type, name, verdict)
-        return verdict.allowed
+        return verdict
 
     def operations_on(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
         """Return all that the client may do with a resource as a set of bits, numbered by ``Operation``."""

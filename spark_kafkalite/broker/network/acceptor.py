@@ -37,8 +37,11 @@ from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.outbox import ROOM_BYTES
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Handshake, Session
+from spark_kafkalite.broker.quotas.connection_rates import UNLIMITED, ConnectionRates
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
+from spark_kafkalite.broker.settings.listener_settings import OF_ONE_LISTENER
+from spark_kafkalite.broker.settings.quota_settings import CONNECTION_RATE
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.security.cluster_secret import ClusterSecret
 from spark_kafkalite.slices import Slices
@@ -49,9 +52,12 @@ logger = logging.getLogger(__name__)
 # Large enough for several batches of 64 KiB in one call, small enough to stay in the processor's cache.
 _SCRATCH_BYTES = 512 * 1024
 _SWEEP_INTERVAL_S = 1.0
+# Connections that are kept until they are closed.
+_MOST_HELD = 1000
 # Connections accepted in one pass of the loop.
 _ACCEPTS_PER_PASS = 64
-# Connections of clients that may be in their TLS handshake at a time, of 40 KiB each.
+# Connections of clients that may be in their TLS handshake or authentication at a time. Each takes some 22 KiB, or a
+# request of sasl.server.max.receive.size.
 _MOST_HANDSHAKES = 1000
 # accept(2) also reports errors of the new connection.
 _TRANSIENT = (errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH)
@@ -71,8 +77,12 @@ class Acceptor:
         inner_wire: InnerWire,
         tls: BrokerTls,
         partitions: Callable[[], int],
+        rates: ConnectionRates,
     ) -> None:
-        """``partitions`` returns the number of hosted partitions. Each needs a descriptor, like a connection."""
+        """``partitions`` returns the number of hosted partitions. Each needs a descriptor, like a connection.
+
+        ``rates`` limits how many connections are opened in a second.
+        """
         self.loop = loop
         self.at_end_of_pass = end_of_pass(loop)
         self.slices = slices
@@ -88,6 +98,9 @@ class Acceptor:
         self._tls = tls
         inner_wire.on_change(self._secret_changed)
         self._partitions = partitions
+        self._rates = rates
+        # Connections of addresses that have opened too many, each until it is closed.
+        self._held: dict[socket.socket, asyncio.TimerHandle] = {}
         config = settings.current
         idle_ms = config["connections.max.idle.ms"]
         self.limits = Limits(
@@ -106,7 +119,7 @@ class Acceptor:
         # The number of clients' connections.
         self._client_count = 0
         self._by_address: Counter[str] = Counter()
-        # Those of clients whose TLS handshake is not complete, the oldest first.
+        # Those of clients whose TLS handshake or authentication is not complete, the oldest first.
         self._shaking: dict[Connection, None] = {}
         # The number of connections accepted so far, by listener.
         self.accepted: Counter[str] = Counter()
@@ -147,6 +160,10 @@ class Acceptor:
         self.stop_accepting()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
+        for held, timer in self._held.items():
+            timer.cancel()
+            held.close()
+        self._held.clear()
         for connection in list(self._connections):
             connection.close("the broker stops")
         if self._spare is not None:
@@ -168,7 +185,19 @@ class Acceptor:
     # Accepting ------------------------------------------------------------------------------------------------------
 
     def _on_acceptable(self, bound: socket.socket, listener: Listener) -> None:
+        limits = self._creation_rates(listener)
         for _ in range(_ACCEPTS_PER_PASS):
+            delay_s = max((self._rates.delay_s(*limit) for limit in limits), default=0.0)
+            if delay_s > 0:
+                self._quiet.log(
+                    logging.INFO,
+                    "rate",
+                    "listener %s accepts no connections for a moment: %s is used up",
+                    listener.name,
+                    CONNECTION_RATE,
+                )
+                self._pause_accepting(bound, listener, delay_s)
+                return
             try:
                 connected, address = bound.accept()
             except (BlockingIOError, InterruptedError):
@@ -184,7 +213,19 @@ class Acceptor:
                 self._quiet.log(logging.ERROR, "accept", "cannot accept a connection: %s", error.strerror)
                 self._pause_accepting(bound, listener)
                 return
-            self._accepted(connected, address, listener)
+            if self._accepted(connected, address, listener):
+                for limit in limits:
+                    self._rates.accepted(*limit)
+
+    def _creation_rates(self, listener: Listener) -> list[tuple[str, float]]:
+        """Return how many connections may be opened in a second: each limit that counts, with its name for
+        ``ConnectionRates``."""
+        values = self._settings.current.values
+        own = values.get(OF_ONE_LISTENER.join(listener.name, CONNECTION_RATE))
+        limits = [] if own is None else [(listener.name, own)]
+        if not self._inner_wire.serves_brokers_alone(listener):
+            limits.append(("", values[CONNECTION_RATE]))
+        return [limit for limit in limits if limit[1] < UNLIMITED]
 
     def _turn_away(self, bound: socket.socket) -> bool:
         """Use the reserved descriptor to accept and close one connection; return whether that was possible."""
@@ -202,24 +243,44 @@ class Acceptor:
             self._spare = _open_spare()
         return True
 
-    def _pause_accepting(self, bound: socket.socket, listener: Listener) -> None:
-        """Try again in a second. Otherwise the loop would spin, because the socket stays readable."""
+    def _pause_accepting(self, bound: socket.socket, listener: Listener, seconds: float = 1.0) -> None:
+        """Try again in a second or so. Otherwise the loop would spin, because the socket stays readable."""
         self.loop.remove_reader(bound.fileno())
 
         def resume() -> None:
             if any(bound is one for one, _ in self._sockets):
                 self.loop.add_reader(bound.fileno(), self._on_acceptable, bound, listener)
 
-        self.loop.call_later(1.0, resume)
+        self.loop.call_later(seconds, resume)
 
-    def _accepted(self, connected: socket.socket, address: tuple[str, int], listener: Listener) -> None:
+    def _hold(self, connected: socket.socket, host: str, seconds: float) -> None:
+        """Keep a connection unread for some time, then close it, so that its client does not try again at once."""
+        self._quiet.log(
+            logging.WARNING, "address-rate", "closed a connection from %s: connection_creation_rate is used up", host
+        )
+        if len(self._held) >= _MOST_HELD:
+            connected.close()
+            return
+
+        def close() -> None:
+            del self._held[connected]
+            connected.close()
+
+        self._held[connected] = self.loop.call_later(seconds, close)
+
+    def _accepted(self, connected: socket.socket, address: tuple[str, int], listener: Listener) -> bool:
+        """Begin to serve a connection, or close it; return whether it counts for the rates."""
         host = address[0]
         is_for_brokers = self._inner_wire.serves_brokers_alone(listener)
+        delay_s = 0.0 if is_for_brokers else self._rates.address_delay_s(host)
+        if delay_s > 0:
+            self._hold(connected, host, delay_s)
+            return False
         problem = self._problem_with_one_more(host, is_for_brokers=is_for_brokers)
         if problem is not None:
             connected.close()
             self._quiet.log(logging.WARNING, "limit", "closed a connection from %s: %s", host, problem)
-            return
+            return True
         session = Session(address_text(host, address[1]), listener)
         try:
             for option, setting in (
@@ -233,7 +294,7 @@ class Acceptor:
             # The peer may have closed the connection already.
             connected.close()
             logger.debug("connection from %s lost at once: %s", host, error.strerror)
-            return
+            return True
         if is_for_brokers or listener.protocol.uses_sasl:
             session.begin_handshake(Handshake.EXPECTED, self.loop.time() + self.limits.read_timeout_s)
         if self.authorizer is not None:
@@ -245,11 +306,13 @@ class Acceptor:
             self._client_count += 1
             self._by_address[host] += 1
         logger.debug("connection from %s", connection.session.peer)
-        if channel.needs_handshake and not is_for_brokers:
+        is_stranger = channel.needs_handshake or session.handshake is not Handshake.COMPLETE
+        if is_stranger and not is_for_brokers:
             self._shaking[connection] = None
             if len(self._shaking) > _MOST_HANDSHAKES:
                 # The oldest: a client of good will needs milliseconds, so a flood does not keep it out.
                 next(iter(self._shaking)).close(f"is the oldest of {len(self._shaking)} handshakes", hostile=True)
+        return True
 
     def _channel(self, connected: socket.socket, listener: Listener, session: Session) -> Channel:
         if listener.protocol.encrypts:
@@ -257,8 +320,9 @@ class Acceptor:
         return PlainChannel(connected)
 
     def handshake_complete(self, connection: Connection) -> None:
-        """Take note that a channel may be used (``connection.Owner``)."""
-        self._shaking.pop(connection, None)
+        """Take note that a channel may be used, or that its client has authenticated (``connection.Owner``)."""
+        if connection.session.handshake is Handshake.COMPLETE:
+            self._shaking.pop(connection, None)
 
     def _problem_with_one_more(self, host: str, *, is_for_brokers: bool) -> str | None:
         """Return why a new connection must be closed at once, None if it may stay."""
@@ -303,7 +367,7 @@ class Acceptor:
             reason = connection.overdue(now_s)
             if reason is not None:
                 connection.close(reason, hostile=not reason.startswith("idle"))
-            elif connection.is_paused and _has_gone(connection.fileno()):
+            elif connection.is_paused and _has_gone(connection.fileno(), may_have_sent=connection.is_muted):
                 connection.close("closed by the peer")
 
 
@@ -340,7 +404,11 @@ def _open_spare() -> int | None:
         return None
 
 
-def _has_gone(descriptor: int) -> bool:
+def _has_gone(descriptor: int, *, may_have_sent: bool) -> bool:
+    """Whether the peer has closed the connection. ``may_have_sent``: one that has sent all before, and has closed in
+    order, has not gone before that is read: with acks=0 it waits for nothing."""
     poll = select.poll()
-    poll.register(descriptor, select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0))
+    poll.register(
+        descriptor, select.POLLHUP | select.POLLERR | (0 if may_have_sent else getattr(select, "POLLRDHUP", 0))
+    )
     return bool(poll.poll(0))

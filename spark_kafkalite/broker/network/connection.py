@@ -101,7 +101,7 @@ class Owner(Protocol):
         ...
 
     def handshake_complete(self, connection: Connection) -> None:
-        """Take note that the channel's handshake is complete."""
+        """Take note that the channel's handshake is complete, or that the client has authenticated."""
         ...
 
     def connection_closed(self, connection: Connection, reason: str, *, hostile: bool) -> None:
@@ -271,6 +271,7 @@ class Connection:
     def allow_large_requests(self) -> None:
         """Take requests of any allowed size, although the session began with a handshake."""
         self._frames.max_frame_bytes = self._owner.limits.max_frame_bytes
+        self._owner.handshake_complete(self)
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
         """Return memory with the request being served that stays as it is until the returned function is called."""
@@ -524,6 +525,11 @@ class Connection:
     def is_paused(self) -> bool:
         """Whether the connection is not read, so that the end of the stream would go unnoticed."""
         return not self._readiness.reading
+
+    @property
+    def is_muted(self) -> bool:
+        """Whether it is not read because its client is over a quota, for a while."""
+        return self._muted_until_s > 0.0
 
     @property
     def has_work(self) -> bool:

@@ -50,6 +50,11 @@ class Bounds:
             return min(self.high_watermark, max(flushed_end_offset, self._shown_end_offset))
         return self.high_watermark
 
+    def stable_end_offset(self, flushed_end_offset: int) -> int:
+        """Return the first offset that readers of committed transactions may not see, the last stable offset: without
+        transactions the visible end."""
+        return self.visible_end_offset(flushed_end_offset)
+
     def acknowledged_end_offset(self, acks: int, log_end_offset: int, flushed_end_offset: int) -> int:
         """Return the first offset that a produce with these acks is not answered for yet."""
         end = self.high_watermark if acks == ACKS_ALL else log_end_offset
@@ -80,5 +85,6 @@ class Bounds:
 
 
 def required_isr(min_insync_replicas: int, replica_count: int) -> int:
-    """Return how many in-sync replicas a commit takes: ``min.insync.replicas``, but not more than there are."""
+    """Return how many in-sync replicas a commit takes: ``min.insync.replicas``, but not more than there are, without
+    those that a reassignment is adding (``PartitionState.settled_count``)."""
     return min(min_insync_replicas, max(replica_count, 1))

@@ -65,6 +65,7 @@ class FollowerServices(Protocol):
     io: IoThreads
     follower_backoff_s: float
     is_member: Callable[[TopicPartition], bool]
+    joins_flushed: Callable[[TopicPartition], bool]
 
 
 class NoLeader:
@@ -102,6 +103,7 @@ class Follower:
     """See the module's text. Made by the partition, which ends it, too."""
 
     __slots__ = (
+        "_awaits_flush",
         "_bounds",
         "_damaged_ranges",
         "_flusher",
@@ -154,6 +156,8 @@ class Follower:
         # What the leader is told of damage, as of when.
         self.damage_stage = 0
         self._damaged_ranges: Ranges = ()
+        # Whether nothing is asked until the log is flushed.
+        self._awaits_flush = False
 
     def refusal(self) -> NotLeaderOrFollower:
         """Return what requests are answered with, also those that had waited for a leader which this has followed."""
@@ -181,11 +185,22 @@ class Follower:
         if damage.stage != self.damage_stage:
             self.damage_stage, self._damaged_ranges = damage.stage, damage.ranges
             self._rules.say_anew()
-        flushed_only = self._bounds.acknowledges_flushed
+        flushed_only = self._bounds.acknowledges_flushed or self._may_join_by_move()
         asked = self._rules.ask(log, now_s, flushed_only=flushed_only)
-        if asked is None and flushed_only and log.recovery_point < log.log_end_offset:
+        self._awaits_flush = asked is None and flushed_only and log.recovery_point < log.log_end_offset
+        if self._awaits_flush:
             self._flusher.request()
         return asked
+
+    def _may_join_by_move(self) -> bool:
+        """Whether the next fetch may have this broker join the ISR as a replica that a reassignment adds.
+
+        It then reports only what is flushed (rule V4), because the replicas that go delete their files when it has
+        joined. The leader adds no replica that ends below its high watermark, and that never goes back.
+        """
+        return self.log.local.log_end_offset >= self._rules.leader_high_watermark and self._services.joins_flushed(
+            self.topic_partition
+        )
 
     @property
     def ready_at_s(self) -> float:
@@ -417,8 +432,8 @@ class Follower:
         self.on_ready()
 
     def flushed(self) -> None:
-        """Ask for more where acknowledgement means flushed."""
-        if self._bounds.acknowledges_flushed:
+        """Ask for more where that has waited for the flush."""
+        if self._bounds.acknowledges_flushed or self._awaits_flush:
             self.on_ready()
 
     def log_start_moved(self) -> None:

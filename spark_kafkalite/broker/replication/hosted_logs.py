@@ -171,7 +171,9 @@ class HostedLogs:
 
     def _tell_of_missed(self, log: PartitionLog, state: PartitionState) -> None:
         """Log a warning about a log that was created for an older partition, whose log is missing."""
-        if state.leader not in (self._me, NO_LEADER):
+        if self._me in state.adding and self._me not in state.isr:
+            logger.info("%s is moved here; it is copied from its leader, broker %d", log.topic_partition, state.leader)
+        elif state.leader not in (self._me, NO_LEADER):
             logger.warning(
                 "%s has no log in any log directory; it is copied from its leader, broker %d",
                 log.topic_partition,

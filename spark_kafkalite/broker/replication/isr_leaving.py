@@ -382,7 +382,7 @@ class IsrLeaves(StateWrites[_Leave]):
             # It may have a log by now, and be a member with that: then this state is not the one that it was asked for.
             is_lost = self._replicas.has_lost(leave.topic_partition, leave.topic_id)
             return state_without_lost(state, self._me) if is_lost else None
-        required = required_isr(leave.partition.log.config.min_insync_replicas, len(state.replicas))
+        required = required_isr(leave.partition.log.config.min_insync_replicas, state.settled_count)
         live, eligible_below = self._view.state.brokers, required if self._keeps_eligible else 0
         if leave.why is _Why.FULL:
             return state_without_full(state, self._me, live, required, eligible_below)

@@ -4,9 +4,9 @@ A :class:`Leader` lives for one leader epoch of one partition. Its queue of appe
 (:meth:`Leader.end`). Each waiting request is answered with the reason, whatever the partition does next (rule R15 in
 docs/replication.md: first the epoch, then the offset). An ended leader's state no longer describes the partition.
 
-Three things are waited for, each with a list of its own: that consumers can see more, that followers can (for them the
-log end is the bound), and that more is acknowledged. ``rules.in_sync`` works out which replicas are in sync, what that
-commits, and which change of the ISR is due. ``isr_changes`` writes the change to the registry.
+Each kind of reader (``reader``) waits in a list of its own for more that it can see, and producers wait in another one
+for more to be acknowledged. ``rules.in_sync`` works out which replicas are in sync, what that commits, and which change
+of the ISR is due. ``isr_changes`` writes the change to the registry.
 
 Appends happen in the order in which they were handed in; what needs a thread first goes through ``append_queue``.
 
@@ -33,6 +33,7 @@ from spark_kafkalite.broker.replication.confirmation import Confirmation, OnAnsw
 from spark_kafkalite.broker.replication.contest import Contest
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
+from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.replication.rules.healing import ReplicaReport, had_by_nobody
 from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange, LiveBrokers
 from spark_kafkalite.broker.replication.rules.refusals import Refusals
@@ -57,9 +58,6 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES, AdmissionRules, admit
 from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
-
-# The replica id of a fetch that is a consumer's.
-CONSUMER = -1
 
 
 class IsrLooks(Protocol):
@@ -115,6 +113,7 @@ class Leader(Appender):
         "log",
         "moves",
         "refusals",
+        "stable_readers",
         "topic_partition",
     )
 
@@ -142,6 +141,7 @@ class Leader(Appender):
         self._confirmation: Confirmation | None = None
         self.in_sync = in_sync
         self.consumers: WaitingList = services.purgatory.waiting_list()
+        self.stable_readers: WaitingList = services.purgatory.waiting_list()
         self.followers: WaitingList = services.purgatory.waiting_list()
         self.ack_waiters: WaitingList = services.purgatory.waiting_list()
         self.log = log
@@ -192,7 +192,7 @@ class Leader(Appender):
         """See what a commit takes, and commit what that allows: fewer min.insync.replicas may allow more."""
         in_sync = self.in_sync
         replicas = len(in_sync.state.replicas)
-        required = required_isr(self.log.config.min_insync_replicas, replicas)
+        required = required_isr(self.log.config.min_insync_replicas, in_sync.state.settled_count)
         if required != in_sync.required:
             in_sync.required = required
             self._services.isr_changes.look(self)
@@ -200,7 +200,7 @@ class Leader(Appender):
         self._has_followers = replicas > 1
         self._isr_is_enough = in_sync.is_enough
         self._counted_anew()
-        self.consumers.wake()
+        self._wake_consumers()
         self.ack_waiters.wake()
 
     def _counted_anew(self) -> None:
@@ -217,11 +217,13 @@ class Leader(Appender):
         end_offset = in_sync.committed_end_offset(self.log.local.log_end_offset)
         if not self._may_commit or end_offset <= self._bounds.high_watermark:
             return
-        shown = self.end_offset_for(CONSUMER)
+        shown, stable = self.end_offset_for(Reader.UNCOMMITTED), self.end_offset_for(Reader.COMMITTED)
         self._commit(end_offset)
         self.ack_waiters.wake()
-        if self.end_offset_for(CONSUMER) > shown:
+        if self.end_offset_for(Reader.UNCOMMITTED) > shown:
             self.consumers.wake()
+        if self.end_offset_for(Reader.COMMITTED) > stable:
+            self.stable_readers.wake()
 
     def _commit(self, end_offset: int) -> bool:
         """Raise the high watermark; return whether it moved."""
@@ -229,12 +231,20 @@ class Leader(Appender):
             return False
         self.followers.tell_of_change()
         if self._bounds.shows_flushed:
-            self.consumers.tell_of_change()
+            self._tell_consumers_of_change()
         return True
+
+    def _wake_consumers(self) -> None:
+        self.consumers.wake()
+        self.stable_readers.wake()
+
+    def _tell_consumers_of_change(self) -> None:
+        self.consumers.tell_of_change()
+        self.stable_readers.tell_of_change()
 
     def log_start_moved(self) -> None:
         """Have the answers of fetch sessions include a new log start, and send it to followers at once."""
-        self.consumers.tell_of_change()
+        self._tell_consumers_of_change()
         self.followers.wake()
 
     def end(self, reason: KafkaError) -> None:
@@ -242,7 +252,7 @@ class Leader(Appender):
         if self.end_reason is None:
             self.end_reason = reason
         self._queue.close(reason)
-        for waiting in (self.consumers, self.followers, self.ack_waiters):
+        for waiting in (self.consumers, self.stable_readers, self.followers, self.ack_waiters):
             waiting.close()
         # Where nobody is known who leads next, it is waited for on.
         if self.moves is not None and not isinstance(reason, LeaderMoves):
@@ -376,7 +386,7 @@ class Leader(Appender):
         """Wake the requests that wait for what has been flushed."""
         self.ack_waiters.wake()
         if self._bounds.shows_flushed:
-            self.consumers.wake()
+            self._wake_consumers()
 
     def acknowledged_end_offset(self, acks: int) -> int:
         """Return the offset below which produces with these acks are acknowledged."""
@@ -501,7 +511,7 @@ class Leader(Appender):
                 and self._commit(self.log.local.log_end_offset)
                 and not self._bounds.shows_flushed
             ):
-                self.consumers.wake()
+                self._wake_consumers()
         return result
 
     # Fetching -------------------------------------------------------------------------------------------------------
@@ -532,18 +542,22 @@ class Leader(Appender):
         if high_watermark >= 0 and self.in_sync.is_member(replica_id, incarnation):
             raise self._contest.refusal(replica_id, high_watermark, diverging)
 
-    def end_offset_for(self, replica_id: int) -> int:
-        """Return the first offset that a fetch does not get: consumers see the visible end, followers the log end."""
-        if replica_id < 0:
+    def end_offset_for(self, reader: Reader) -> int:
+        """Return the first offset that a reader does not get."""
+        if reader is Reader.UNCOMMITTED:
             return self._bounds.visible_end_offset(self.log.local.recovery_point)
+        if reader is Reader.COMMITTED:
+            return self._bounds.stable_end_offset(self.log.local.recovery_point)
         return self.log.local.log_end_offset
 
-    def waiters_with(self, replica_id: int) -> WaitingList:
+    def waiters_with(self, reader: Reader) -> WaitingList:
         """Return the list that a fetch waits in for its bound to move."""
-        return self.consumers if replica_id < 0 else self.followers
+        if reader is Reader.UNCOMMITTED:
+            return self.consumers
+        return self.stable_readers if reader is Reader.COMMITTED else self.followers
 
     def read(
-        self, start_offset: int, max_bytes: int, *, at_least_one: bool, replica_id: int = CONSUMER
+        self, start_offset: int, max_bytes: int, *, at_least_one: bool, reader: Reader = Reader.UNCOMMITTED
     ) -> LogSlice | None:
         """Return whole batches from the one that holds ``start_offset``; None when there is nothing (yet).
 
@@ -551,7 +565,7 @@ class Leader(Appender):
         Raises OffsetOutOfRange (1) before the log start or beyond the log end; between the reader's bound and the log
         end there is nothing yet, which is no error.
         """
-        until_offset = self.end_offset_for(replica_id)
+        until_offset = self.end_offset_for(reader)
         log = self.log
         if start_offset >= until_offset:
             if start_offset > log.local.log_end_offset:

@@ -58,6 +58,7 @@ class PartitionServices:
         "io",
         "is_member",
         "isr_changes",
+        "joins_flushed",
         "live_brokers",
         "max_decompressed_bytes",
         "meters",
@@ -102,6 +103,8 @@ class PartitionServices:
         self.high_watermark_requires_min_insync = True
         # Whether the registry has this run of the broker as a member of a partition's ISR.
         self.is_member: Callable[[TopicPartition], bool] = lambda topic_partition: False
+        # Whether this broker is a replica that a reassignment adds, and not in sync yet.
+        self.joins_flushed: Callable[[TopicPartition], bool] = lambda topic_partition: False
         # Told when a follower has committed records that the log of the partition's leader, this broker, lacks.
         self.on_lacking: Callable[[TopicPartition], None] = lambda topic_partition: None
         # Told which offsets of a log that other brokers have, too, are found to be damaged, and why.
@@ -462,8 +465,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset that readers of committed transactions may not see: without transactions the visible end."""
-        return self.visible_end_offset
+        """The first offset that readers of committed transactions may not see."""
+        return self.bounds.stable_end_offset(self.log.recovery_point)
 
     # The log --------------------------------------------------------------------------------------------------------
 

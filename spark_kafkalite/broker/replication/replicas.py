@@ -30,7 +30,7 @@ from typing import Final, TypeVar
 
 from spark_kafkalite.broker.replication.follower import NoLeader
 from spark_kafkalite.broker.replication.hosted_logs import RETIRED_AT_ONCE, HostedLogs
-from spark_kafkalite.broker.replication.logs_without_topic import fate_of_stray
+from spark_kafkalite.broker.replication.logs_without_topic import fate_of_stray, is_moved_away
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.rules.leaving import others_with_log
 from spark_kafkalite.broker.replication.setbacks import tell_of_setback
@@ -99,6 +99,7 @@ class Replicas:
         services.live_brokers = lambda: view.state.brokers
         services.on_settled.append(self._settled)
         services.is_member = self._is_member
+        services.joins_flushed = self._joins_flushed
 
     # Look-up --------------------------------------------------------------------------------------------------------
 
@@ -130,6 +131,11 @@ class Replicas:
     def _is_member(self, topic_partition: TopicPartition) -> bool:
         state, me = self._view.state.partition(topic_partition), self._me
         return state is not None and me is not None and state.is_member(me)
+
+    def _joins_flushed(self, topic_partition: TopicPartition) -> bool:
+        state = self._view.state.partition(topic_partition)
+        me = self._services.broker_id
+        return state is not None and me in state.adding and me not in state.isr
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -562,15 +568,36 @@ class Replicas:
             self._hosted_logs.warn_of_vanished(kept)
 
     def _leave(self, topic_partition: TopicPartition) -> Work[None]:
-        """Set the log of a partition aside that this broker is no replica of (any more)."""
+        """Put the log of a partition out of use that this broker is no replica of (any more).
+
+        It is deleted where the state names this broker as one that a reassignment has taken the partition from (rule
+        V6): the others have everything. Otherwise the list was written by hand, and the log is set aside.
+        """
         partition = self._partitions.pop(topic_partition, None)
         self._failed.pop(topic_partition, None)
         if partition is not None:
             self._hosted_logs.left(topic_partition, partition.topic_id)
             partition.close()
             yield from self._untruncated(partition)
-        if self._logs.get(topic_partition) is not None:
+        log, topic_id = self._logs.get(topic_partition), self._view.topic_id_of(topic_partition.topic)
+        is_of_topic = log is None or log.topic_id in (None, topic_id)
+        if topic_id is not None and is_of_topic and self._is_moved_away(topic_partition):
+            yield from self._delete_moved(topic_partition, topic_id, is_open=log is not None)
+        elif log is not None:
             yield from self._set_aside([topic_partition], "this broker is no replica of it any more")
+
+    def _is_moved_away(self, topic_partition: TopicPartition) -> bool:
+        state = self._view.state.partition(topic_partition)
+        return state is not None and is_moved_away(state, self._services.broker_id)
+
+    def _delete_moved(self, topic_partition: TopicPartition, topic_id: bytes, *, is_open: bool) -> Work[None]:
+        job = self._logs.retiring.start_deletion(
+            [topic_partition] if is_open else [], {} if is_open else {topic_partition: topic_id}
+        )
+        yield from self._in_thread(job.run)
+        self._hosted_logs.report_failures(self._logs.retiring.finish_deletion(job))
+        if job.renamed:
+            logger.info("%s has been moved to other brokers; its files here are deleted", topic_partition)
 
     def hold(self, partition: Partition) -> None:
         """Have a partition, which this broker follows, do nothing until :meth:`release`, because its log has other
@@ -660,7 +687,7 @@ class Replicas:
 
     def fate_of_stray(self, directory: str, topic_id: bytes | None) -> StrayFate:
         """Return what becomes of a log that was set aside. In any thread."""
-        return fate_of_stray(self._view.state, directory, topic_id)
+        return fate_of_stray(self._view.state, self._services.broker_id, directory, topic_id)
 
     def check_room(self) -> None:
         """Raise KafkaStorageError (56) when no log directory takes records."""

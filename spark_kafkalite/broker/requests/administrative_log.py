@@ -1,4 +1,4 @@
-"""One INFO line for each administrative change: what was changed, and the client that asked for it.
+"""One INFO line for each administrative change: what was changed, and the client that asked for it, with its principal.
 
 The broker that the client asked writes the line, also where the controller has made the change: only this broker knows
 the client's address and id. What another broker hands on (``controller_link``) is not written again. Handlers write
@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from spark_kafkalite.broker.network.session import ANONYMOUS
 from spark_kafkalite.broker.requests.exchange import Exchange
 
 _LOG = logging.getLogger(__name__)
@@ -27,7 +28,8 @@ def log_change(exchange: Exchange, text: str, *arguments: object) -> None:
     client_id = exchange.client_id or "-"
     if len(client_id) > _LONGEST_CLIENT_ID:
         client_id = f"{client_id[:_LONGEST_CLIENT_ID]}..."
-    _LOG.info(f"{text} (client %s, client id %s)", *arguments, exchange.session.peer, client_id)
+    principal = "" if exchange.session.principal == ANONYMOUS else f"{exchange.session.principal}, "
+    _LOG.info(f"{text} (%sclient %s, client id %s)", *arguments, principal, exchange.session.peer, client_id)
 
 
 def some_of(names: Sequence[object], count: int) -> str:

@@ -23,9 +23,10 @@ What cannot be answered closes the connection, as in Kafka: an unknown API or ve
 and a bug in a handler, whose traceback is logged. The layout of an answer to an unknown version is unknown; only
 ApiVersions has one.
 
-Decisions about requests apart from their content (quotas, metrics) come in as an ``exchange.Oversight``: it sees the
-header before anything else is read, and the body before the handler. Rights are asked for by handlers, item by item
-(``exchange.may``): one request may name topics of which its client may use some only.
+Decisions about requests apart from their content (metrics) come in as an ``exchange.Oversight``: it sees the header
+before anything else is read, and the body before the handler. An exchange gets its client's quota, if the client has
+one. Rights are asked for by handlers, item by item (``exchange.may``): one request may name topics of which its client
+may use some only.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ import logging
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.outbox import Response, as_response
-from spark_kafkalite.broker.network.session import Handshake
-from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
+from spark_kafkalite.broker.network.session import Handshake, Session
+from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Quota
 from spark_kafkalite.broker.requests.slow_requests import RequestWatch
 from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import FrameError
@@ -73,10 +74,7 @@ _MOST_DECODED_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ServedApi:
-    """One API and its handler; versions are inclusive. ``advertised_from`` is what clients hear for ``min_version``.
-
-    ``is_off``: it answers clients as Apache Kafka does where its feature is off.
-    """
+    """One API and its handler; versions are inclusive. ``advertised_from`` is what clients hear for ``min_version``."""
 
     key: ApiKey
     min_version: int
@@ -89,7 +87,6 @@ class ServedApi:
     waits_for_clients: bool = False
     brokers_only: bool = False
     groups_of: Callable[[Any], Iterable[str]] | None = None
-    is_off: bool = False
     needs: tuple[Need, ...] = NOTHING
 
     @property
@@ -111,15 +108,13 @@ def handles(
     waits_for_clients: bool = False,
     brokers_only: bool = False,
     groups_of: Callable[[Any], Iterable[str]] | None = None,
-    is_off: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the handler of API ``key`` for these versions, both inclusive.
 
     ``wire.rights`` has the rights that it needs; RuntimeError for an API without an entry there. The handler asks
     for them (``exchange.may``) before it looks anything up. ``brokers_only`` is for what the brokers of a cluster ask
     each other: it is not advertised, and a client that asks is closed. ``groups_of`` gives the groups that a request
-    names, of an API that only their coordinator may answer (``requests.coordination``). ``is_off`` is for APIs whose
-    feature is not built: clients receive what Apache Kafka answers where it is off, and docs/protocol.md lists them so.
+    names, of an API that only their coordinator may answer (``requests.coordination``).
     """
     if key not in NEEDS:
         raise RuntimeError(f"API {key} has no entry in wire.rights.NEEDS: add the rights that it needs")
@@ -142,12 +137,21 @@ def handles(
             waits_for_clients,
             brokers_only,
             groups_of,
-            is_off,
             NEEDS[key],
         )
         return handler
 
     return register
+
+
+class QuotaSource(Protocol):
+    """Knows the quota of each client. ``are_set``: whether there are quotas at all."""
+
+    are_set: bool
+
+    def of(self, session: Session, client_id: str | None) -> Quota | None:
+        """Return the quota of a client, None if nothing limits it."""
+        ...
 
 
 class Dispatcher:
@@ -159,12 +163,14 @@ class Dispatcher:
         apis: Mapping[int, ServedApi] = SERVED_APIS,
         oversight: Oversight | None = None,
         meter: RequestWatch | None = None,
+        quotas: QuotaSource | None = None,
     ) -> None:
         """``apis`` are those served, by key. ``meter`` counts requests where no oversight sees them all."""
         self._context = context
         self._apis = apis
         self._oversight = oversight
         self._meter = meter
+        self._quotas = quotas
         self._tasks: set[asyncio.Task[None]] = set()
         # What ends the work that one slice did not finish.
         self._late: dict[Exchange, Callable[[], None]] = {}
@@ -189,6 +195,8 @@ class Dispatcher:
             exchange = Exchange(connection, header, len(frame), oversight)
         if oversight is not None:
             oversight.admit(exchange)
+        if self._quotas is not None and self._quotas.are_set:
+            exchange.quota = self._quotas.of(connection.session, exchange.client_id)
         if session.fetch_session is not None:
             # A fetch that waits would keep all answers back, and a follower that has more to ask for from asking.
             session.fetch_session.end_wait()
@@ -201,6 +209,7 @@ class Dispatcher:
             raise FrameError(
                 f"{api.name} has {len(frame)} bytes, at most {_MOST_DECODED_BYTES} are possible; ask for less at a time"
             )
+        counts_time = exchange.quota is not None and exchange.resume()
         try:
             if api.is_raw:
                 self._serve_raw(api, exchange, frame, position)
@@ -213,6 +222,9 @@ class Dispatcher:
         except Exception:
             self._report_bug(exchange)
             exchange.close("a handler failed")
+        finally:
+            if counts_time:
+                exchange.pause()
 
     def _serve_token(self, connection: Connection, frame: memoryview) -> bool:
         """Serve what is a token and not a request, or raise FrameError for a request that is not served before the
@@ -232,7 +244,8 @@ class Dispatcher:
         return True
 
     async def _answered_token(self, exchange: Exchange, token: bytes) -> None:
-        """Answer a token that came after SaslHandshake version 0: it has no header, and no error can be told."""
+        """Answer a token that came after SaslHandshake version 0: it has no header, and its answer has no room
+        for an error."""
         try:
             said = self._context.authentication.answer(exchange.session, token, exchange.connection.now_s())
         except AuthenticationRefused as refused:
@@ -267,7 +280,7 @@ class Dispatcher:
             self._work(exchange, self._gate.when_long(work))
         else:
             answer = api.handler(self._context, exchange, message)
-            if exchange.oversight is not None:
+            if exchange.quota is not None:
                 self._throttle(exchange, answer)
             exchange.answer(encode_response(answer, exchange.api_version, exchange.correlation_id))
 
@@ -326,7 +339,8 @@ class Dispatcher:
         refusal = self._oversight.refusal(exchange, body)
         if refusal is None:
             return False
-        self._throttle(exchange, refusal)
+        if exchange.quota is not None:
+            self._throttle(exchange, refusal)
         exchange.answer(encode_response(refusal, exchange.api_version, exchange.correlation_id))
         return True
 
@@ -341,7 +355,7 @@ class Dispatcher:
         return (yield from self._encoded(exchange, answer))
 
     def _encoded(self, exchange: Exchange, answer: ApiMessage) -> Work[Response]:
-        if exchange.oversight is not None:
+        if exchange.quota is not None:
             self._throttle(exchange, answer)
         body = yield from encode_response_in_slices(answer, exchange.api_version, exchange.correlation_id)
         yield from dismantle(answer)
@@ -370,7 +384,7 @@ class Dispatcher:
             elif response is not None:
                 exchange.answer(response)
 
-        drop = self._context.slices.start(work, done)
+        drop = self._context.slices.start(exchange.counted(work), done)
         if drop is None:
             return
 

@@ -4,26 +4,30 @@ A handler gets the exchange together with the request's body. :meth:`Exchange.an
 later after :meth:`Exchange.defer`, which keeps the answer's place in the connection's order. A handler that cannot
 answer closes the connection (:meth:`Exchange.close`).
 
-An :class:`Oversight` decides about requests apart from their content: it may refuse or delay them, and sees their
-outcome. Quotas and metrics are overseers; without one an exchange takes no times and costs nothing for it. Rights are
-asked for by handlers, item by item.
+An :class:`Oversight` decides about requests apart from their content: it may refuse them, and sees their outcome.
+Metrics are one; without an oversight an exchange takes no times and costs nothing for it. A client's :class:`Quota`
+decides how long the client is throttled after an answer. Rights are asked for by handlers, item by item.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from time import perf_counter
+from typing import Protocol, TypeVar, cast
 
 from spark_kafkalite.acls import CLUSTER_NAME, OPERATIONS, Operation, ResourceType
 from spark_kafkalite.broker.network.outbox import Response
 from spark_kafkalite.broker.network.request_memory import KeptMemory
 from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.header import RequestHeader
 from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.rights import refused
 
 # All that can be done with each type of resource, as bits.
 _EVERYTHING = {kind: sum(1 << operation for operation in operations) for kind, operations in OPERATIONS.items()}
+
+T = TypeVar("T")
 
 
 class Carrier(Protocol):
@@ -90,16 +94,27 @@ class Oversight:
         """
         return None
 
-    def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
-        """Return for how long the client is throttled after its answer, which contains that time (KIP-219).
-
-        ``response_bytes`` is what is known of the answer's size: the records of a Fetch, else 0.
-        """
-        return 0
-
     def ended(self, exchange: Exchange, times: Times) -> None:
         """Take note of the times: the last byte of the answer was sent, or the connection closed before (``sent_s``
         0)."""
+
+
+class Quota(Protocol):
+    """What a client may do in a time; see ``broker.quotas``. ``counts_time``: whether it needs ``worked_s``."""
+
+    counts_time: bool
+
+    def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
+        """Charge the client for one exchange, and return for how long it is throttled after the answer (KIP-219).
+
+        ``response_bytes`` is the size of the records that a Fetch would answer with, else 0. If a Fetch is throttled
+        its client is not charged for them, because the answer that is sent then has none.
+        """
+        ...
+
+    def most_fetch_bytes(self, asked: int) -> int:
+        """Return how many record bytes a Fetch that asks for so many may answer with."""
+        ...
 
 
 class Times:
@@ -127,6 +142,8 @@ class Exchange:
     __slots__ = (
         "_kept",
         "_on_abandon",
+        "_resumed_s",
+        "_worked_s",
         "abandoned",
         "api_key",
         "api_version",
@@ -137,6 +154,7 @@ class Exchange:
         "has_place",
         "is_inside",
         "oversight",
+        "quota",
         "request_bytes",
         "response",
         "throttle_ms",
@@ -166,8 +184,12 @@ class Exchange:
         self._on_abandon: list[Callable[[], None]] = []
         self._kept: KeptMemory | None = None
         self.times = None if oversight is None else Times(connection.received_s)
+        # What its client may do; None if nothing limits it.
+        self.quota: Quota | None = None
         # -1: not asked for yet.
         self.throttle_ms = -1
+        # For how long it was worked on before, and since when it is being worked on; 0 while it is not.
+        self._worked_s = self._resumed_s = 0.0
 
     @property
     def session(self) -> Session:
@@ -228,6 +250,7 @@ class Exchange:
         self.response = response
         if self.times is not None:
             self.times.answered_s = self.connection.now_s()
+        if self.quota is not None:
             if self.throttle_ms < 0:
                 self.throttle_time_ms()
             if self.throttle_ms > 0:
@@ -235,11 +258,52 @@ class Exchange:
         self.connection.answered(self)
 
     def throttle_time_ms(self, response_bytes: int = 0) -> int:
-        """Return the throttle time that the answer contains. See ``Oversight``."""
-        if self.oversight is None:
+        """Return the throttle time that the answer contains. Asked once for an exchange; see ``Quota``."""
+        if self.quota is None:
             return 0
-        self.throttle_ms = self.oversight.throttle_time_ms(self, response_bytes)
+        self.throttle_ms = self.quota.throttle_time_ms(self, response_bytes)
         return self.throttle_ms
+
+    # The work -------------------------------------------------------------------------------------------------------
+
+    @property
+    def worked_s(self) -> float:
+        """For how many seconds the loop has worked on this request, if its client's quota counts that."""
+        return self._worked_s + (perf_counter() - self._resumed_s if self._resumed_s else 0.0)
+
+    def resume(self) -> bool:
+        """Note that the work on it begins, or goes on, for a quota that counts it; return whether :meth:`pause` has to
+        follow."""
+        if self.quota is None or not self.quota.counts_time or self._resumed_s:
+            return False
+        self._resumed_s = perf_counter()
+        return True
+
+    def pause(self) -> None:
+        """Note that other work follows."""
+        self._worked_s += perf_counter() - self._resumed_s
+        self._resumed_s = 0.0
+
+    def counted(self, work: Work[T]) -> Work[T]:
+        """Return work in slices with the time that it takes counted, if its client's quota counts that."""
+        if self.quota is None or not self.quota.counts_time:
+            return work
+        return self._counted(work)
+
+    def _counted(self, work: Work[T]) -> Work[T]:
+        try:
+            while True:
+                resumed = self.resume()
+                try:
+                    step = next(work)
+                except StopIteration as done:
+                    return cast(T, done.value)
+                finally:
+                    if resumed:
+                        self.pause()
+                yield step
+        finally:
+            work.close()
 
     def place(self) -> None:
         """Have a place for the answer now; answers to later requests wait behind it."""

@@ -23,6 +23,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.network.outbox import FileRange
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_damage import damage_answer, take_damage
@@ -72,9 +73,22 @@ class OldSlice(NamedTuple):
 
 
 class Fetching:
-    """One request on its way to its answer. ``session`` is its fetch session, None for a request without one."""
+    """One request on its way to its answer. ``session`` is its fetch session, None for a request without one.
 
-    __slots__ = ("context", "damage", "exchange", "is_acknowledged", "max_bytes", "replica_id", "request", "session")
+    ``reader`` is what the request reads as, which decides what it sees and what it waits for.
+    """
+
+    __slots__ = (
+        "context",
+        "damage",
+        "exchange",
+        "is_acknowledged",
+        "max_bytes",
+        "reader",
+        "replica_id",
+        "request",
+        "session",
+    )
 
     def __init__(
         self, context: BrokerContext, exchange: Exchange, request: FetchRequest, session: FetchSession | None = None
@@ -84,9 +98,12 @@ class Fetching:
         self.request = request
         self.session = session
         self.replica_id = request.replica_id
+        self.reader = Reader.of(request.replica_id, request.isolation_level)
         # What a follower has said of its damaged logs; leaders know.
         self.damage = take_damage(context, request) if request.damage and request.replica_id >= 0 else None
         self.max_bytes = min(max(request.max_bytes, 0), context.config["fetch.max.bytes"])
+        if exchange.quota is not None:
+            self.max_bytes = exchange.quota.most_fetch_bytes(self.max_bytes)
         # Without a session: whether a follower's leaders know the offsets that are asked for.
         self.is_acknowledged = False
 
@@ -158,7 +175,7 @@ def tell_leaders(fetching: Fetching) -> bool:
             # Not what is named here: the same may be named again.
             asked = in_session.asked
             try:
-                _, leader = _led_in(in_session, in_session.topic_partition, replicas, fetching.replica_id)
+                _, leader = _led_in(in_session, in_session.topic_partition, replicas, fetching.reader)
                 starts_inside = asked.fetch_offset >= leader.log.log_start_offset
                 if starts_inside and leader.divergence(asked.last_fetched_epoch, asked.fetch_offset) is None:
                     fetching.acknowledge(leader, in_session.topic, asked, in_session)
@@ -197,7 +214,7 @@ def _led(
 
 
 def _led_in(
-    in_session: SessionPartition, topic_partition: TopicPartition, replicas: Replicas, replica_id: int
+    in_session: SessionPartition, topic_partition: TopicPartition, replicas: Replicas, reader: Reader
 ) -> tuple[Partition, Leader]:
     """As :func:`_led` for a session's partition, which watches the leader from then on. What was found holds for as
     long as the partition is served and it is its role, which ends with all else that would be refused."""
@@ -209,7 +226,7 @@ def _led_in(
             return led
         in_session.led = None
     led = _led(replicas, topic_partition, in_session.topic, asked)
-    in_session.watch(led[1].waiters_with(replica_id))
+    in_session.watch(led[1].waiters_with(reader))
     in_session.led = led
     return led
 
@@ -344,7 +361,7 @@ class Reading:
                 fetched.append(result)
 
     def _read_news(self, session: FetchSession, news: Sequence[SessionPartition]) -> None:
-        is_consumer = self._fetching.replica_id < 0
+        is_consumer = self._fetching.reader is not Reader.FOLLOWER
         for partition in news:
             asked = partition.asked
             # The first answer names all partitions, and a follower's leader is to know what it asks for, room or not.
@@ -396,7 +413,7 @@ class Reading:
         leader: Leader | None = None
         try:
             if in_session is not None:
-                partition, leader = _led_in(in_session, topic_partition, self._replicas, self._fetching.replica_id)
+                partition, leader = _led_in(in_session, topic_partition, self._replicas, self._fetching.reader)
             else:
                 partition, leader = _led(self._replicas, topic_partition, topic, asked)
                 self.leaders.append(leader)
@@ -430,7 +447,7 @@ class Reading:
         asked: FetchPartition,
         in_session: SessionPartition | None,
     ) -> FetchedPartition:
-        replica_id = self._fetching.replica_id
+        replica_id, reader = self._fetching.replica_id, self._fetching.reader
         diverging = None
         # A follower's leader who knows what it has, has compared the logs in this epoch.
         is_compared = in_session is not None and in_session.is_acknowledged and asked.current_leader_epoch >= 0
@@ -446,7 +463,7 @@ class Reading:
         else:
             limit = min(asked.partition_max_bytes, self._left_bytes)
             at_least_one = self.size_bytes == 0
-            found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, replica_id=replica_id)
+            found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, reader=reader)
             if replica_id >= 0 and not is_compared:
                 self._fetching.acknowledge(leader, topic, asked, in_session)
             if found is not None:
@@ -454,15 +471,14 @@ class Reading:
             else:
                 if limit <= 0:
                     self.is_enough = True
-                if in_session is not None and asked.fetch_offset < leader.end_offset_for(replica_id):
+                if in_session is not None and asked.fetch_offset < leader.end_offset_for(reader):
                     # There is something that there was no room for.
                     self._unread.append(in_session)
-        visible_end = partition.visible_end_offset
         return FetchedPartition(
             asked.partition,
             0,
-            visible_end if replica_id < 0 else partition.high_watermark,
-            visible_end,
+            partition.high_watermark if reader is Reader.FOLLOWER else partition.visible_end_offset,
+            partition.last_stable_offset,
             leader.log.log_start_offset,
             records,
             [] if self._fetching.request.isolation_level else None,

@@ -1,10 +1,10 @@
-"""Has fetches that wait, and fetch sessions, look at their partitions again when ACLs have changed.
+"""Has fetches that wait, and fetch sessions, read all their partitions again when ACLs have changed.
 
 A reading asks for the rights on each topic that it reads (``fetch_reading``), so no records leave for a client that has
-lost its right. But a session's reading looks only at partitions with news, and a fetch that waits is not read until
+lost its right. But a session's reading covers only partitions with news, and a fetch that waits is not read until
 something is appended: without this a client would not receive the error until then.
 
-Many changes in a row cause one look each :data:`PAUSE_S`.
+Many changes in a row cause one pass in each :data:`PAUSE_S`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FetchRechecks:
         self._timer: asyncio.TimerHandle | None = None
 
     def acls_changed(self) -> None:
-        """Have everything looked at within :data:`PAUSE_S`."""
+        """Have everything read again within :data:`PAUSE_S`."""
         if self._timer is None:
             self._timer = self._loop.call_later(PAUSE_S, self._look)
 
@@ -62,4 +62,4 @@ class FetchRechecks:
 
 def _report(_: None, error: BaseException | None) -> None:
     if error is not None:
-        _quiet.log(logging.ERROR, "bug", "fetches were not looked at after a change of ACLs", exc_info=error)
+        _quiet.log(logging.ERROR, "bug", "fetches were not read again after a change of ACLs", exc_info=error)

@@ -25,6 +25,7 @@ from typing import Final, Protocol
 
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.replication.rules.in_sync import AsksFollowers
 from spark_kafkalite.broker.requests.purgatory import DelayedOperation, WaitingList
 from spark_kafkalite.model import TopicPartition
@@ -163,6 +164,7 @@ class FetchSession:
         "news",
         "opened_s",
         "partitions",
+        "reader",
         "session_id",
         "waiting",
     )
@@ -173,6 +175,8 @@ class FetchSession:
         self.epoch = 1
         self.is_by_id = is_by_id
         self.is_of_client = is_of_client
+        # What its last request read as.
+        self.reader = Reader.UNCOMMITTED if is_of_client else Reader.FOLLOWER
         # With how many partitions it is counted.
         self.counted = 0
         self.opened_s = self.last_fetch_s = now_s
@@ -208,6 +212,17 @@ class FetchSession:
             self.news.pop(partition, None)
             partition.unwatch()
 
+    def read_as(self, reader: Reader) -> Work[None]:
+        """Read everything again for a reader of another kind, which sees another end and waits for it."""
+        self.reader = reader
+        partitions = list(self.partitions.values())
+        for first in range(0, len(partitions), _TAKEN_AT_ONCE):
+            if first:
+                yield None
+            for partition in partitions[first : first + _TAKEN_AT_ONCE]:
+                partition.unwatch()
+                self.news[partition] = None
+
     def begin_next(self, now_s: float) -> None:
         """Note that the next request has come."""
         self.last_fetch_s = now_s
@@ -239,7 +254,7 @@ class FetchSession:
             question.look()
 
     def read_again(self) -> None:
-        """Have the next reading look at every partition: the reader's rights may have changed."""
+        """Have the next reading cover every partition: the reader's rights may have changed."""
         for partition in self.partitions.values():
             self.news[partition] = None
         self.is_woken = True
@@ -266,7 +281,7 @@ class FetchSession:
             self.waiting.end_wait()
 
 
-class Reader(Protocol):
+class FetchingClient(Protocol):
     """The end of a connection that may have a session; ``network.session.Session`` is one."""
 
     fetch_session: FetchSession | None
@@ -372,7 +387,7 @@ class FetchSessions:
                     since = 0
                     yield None
 
-    def close_of(self, client: Reader) -> None:
+    def close_of(self, client: FetchingClient) -> None:
         """End the session of a connection, if it has one."""
         session, client.fetch_session = client.fetch_session, None
         if session is not None:

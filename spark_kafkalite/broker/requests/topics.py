@@ -38,7 +38,7 @@ from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_pr
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
-from spark_kafkalite.registry.controller.controller import Chosen, Controller, Extension, TopicSpec
+from spark_kafkalite.registry.controller.controller import AskedMove, Chosen, Controller, Extension, TopicSpec
 from spark_kafkalite.registry.store import SessionExpired
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices, Work, filled
@@ -373,6 +373,20 @@ class TopicAdmin:
             )
         except RegistryError as error:
             raise RequestTimedOut(f"the registry failed, and elections may have been held: {error}") from error
+
+    async def reassign(
+        self, asked: Sequence[AskedMove], *, timeout_s: float, allows_other_factor: bool
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Change reassignments (``Controller.reassign``); give each partition's error, None for success.
+
+        Raises NotController (41), RequestTimedOut (7).
+        """
+        try:
+            return await self._controller.reassign(
+                asked, timeout_s=_until_written(timeout_s), allows_other_factor=allows_other_factor
+            )
+        except RegistryError as error:
+            raise RequestTimedOut(f"the registry failed, and reassignments may have been changed: {error}") from error
 
     async def delete(self, names: Sequence[str], *, timeout_s: float) -> dict[str, KafkaError | None]:
         """Delete topics and wait until this broker serves them no more; give each one's error, None for success."""

@@ -10,11 +10,14 @@ from __future__ import annotations
 from spark_kafkalite.broker.settings.authorization_settings import AUTHORIZATION_SETTINGS
 from spark_kafkalite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from spark_kafkalite.broker.settings.group_settings import GROUP_SETTINGS, OFFSET_SETTINGS
+from spark_kafkalite.broker.settings.leader_settings import LEADER_SETTINGS
 from spark_kafkalite.broker.settings.listener_settings import LISTENER_SETTINGS, OF_ONE_LISTENER, TLS_SETTINGS
 from spark_kafkalite.broker.settings.metrics_settings import METRICS_SETTINGS
+from spark_kafkalite.broker.settings.quota_settings import QUOTA_SETTINGS, QUOTAS_WITHOUT_EFFECT
 from spark_kafkalite.broker.settings.sasl_settings import SASL_SETTINGS
 from spark_kafkalite.log.topic_config import BROKER_LOG_SETTINGS
 from spark_kafkalite.registry.znodes import MOST_RACK_CHARS
+from spark_kafkalite.security.settings import JVM_ONLY_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
 
 MEBIBYTE = 1024 * 1024
@@ -27,7 +30,7 @@ _NO_TRANSACTIONS = "brokers have no transactions yet; see docs/protocol.md"
 _NO_SHARE_GROUPS = "brokers have no share groups; see docs/protocol.md"
 _ONE_THREAD = "one thread serves all connections; num.io.threads is for the disks"
 _ONE_FORMAT = "brokers of different versions agree by themselves, and batches have one format"
-_PREFERRED = "leaders go back to the first replicas when 'kafkalite cluster elect --preferred' is run"
+_NO_JVM = "it is about the JVM, and there is none here; leave it out"
 _NO_SAMPLES = "metrics are counters; what reads them takes the samples"
 
 BROKER_SETTINGS = SettingGroup(
@@ -376,24 +379,26 @@ BROKER_SETTINGS = SettingGroup(
         *TLS_SETTINGS,
         *SASL_SETTINGS,
         *CLUSTER_SETTINGS,
+        *LEADER_SETTINGS,
         *GROUP_SETTINGS,
         *OFFSET_SETTINGS,
         *METRICS_SETTINGS,
+        *QUOTA_SETTINGS,
         *AUTHORIZATION_SETTINGS,
         *BROKER_LOG_SETTINGS,
     ),
     instead={
-        "auto.leader.rebalance.enable": _PREFERRED,
         "process.roles": _NO_KRAFT,
         "controller.quorum.voters": _NO_KRAFT,
         "controller.quorum.bootstrap.servers": _NO_KRAFT,
         "controller.listener.names": _NO_KRAFT,
-        "leader.imbalance.check.interval.seconds": _PREFERRED,
-        "leader.imbalance.per.broker.percentage": _PREFERRED,
         "host.name": "listeners=PLAINTEXT://HOST:PORT has it",
         "port": "listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.host.name": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
         "advertised.port": "advertised.listeners=PLAINTEXT://HOST:PORT has it",
+        **dict.fromkeys(sorted(JVM_ONLY_SETTINGS), _NO_JVM),
+        "ssl.engine.factory.class": _NO_JVM,
+        "client.quota.callback.class": "a Java class cannot run here; quotas are set with kafka-configs",
         "metric.reporters": "a Java class cannot run here; metrics.listener serves metrics",
         "sasl.server.callback.handler.class": "a Java class cannot run here; users are in sasl.jaas.config (PLAIN) and "
         "in the registry (SCRAM)",
@@ -418,6 +423,7 @@ BROKER_SETTINGS = SettingGroup(
         "sasl.mechanism.inter.broker.protocol": "brokers authenticate to each other by SCRAM-SHA-256 with the cluster "
         "secret",
         "zookeeper.sync.time.ms": "Kafka does not use it either",
+        **QUOTAS_WITHOUT_EFFECT,
         "metrics.num.samples": _NO_SAMPLES,
         "metrics.sample.window.ms": _NO_SAMPLES,
     },

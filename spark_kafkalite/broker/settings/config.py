@@ -9,7 +9,7 @@ data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -64,12 +64,21 @@ class BrokerConfig:
     metrics_listener: MetricsListener | None = None
 
     @classmethod
-    def load(cls, path: Path | None = None, overrides: Mapping[str, object] | None = None) -> BrokerConfig:
+    def load(
+        cls,
+        path: Path | None = None,
+        overrides: Mapping[str, object] | None = None,
+        below: Mapping[str, object] | None = None,
+    ) -> BrokerConfig:
         """Return the settings of a properties file (None: no file). ``overrides`` have precedence over it.
+
+        The file has precedence over ``below``.
 
         Raises ConfigError, which names the setting, the value and the remedy.
         """
-        properties: dict[str, object] = dict(read_properties(path)) if path is not None else {}
+        properties: dict[str, object] = dict(below or {})
+        if path is not None:
+            properties |= read_properties(path)
         for name, value in (overrides or {}).items():
             # An override also replaces other spellings of the name: node.id replaces a broker.id of the file.
             if name in BROKER_SETTINGS:
@@ -158,14 +167,14 @@ class BrokerConfig:
             raise ConfigError(
                 f"group.min.session.timeout.ms={shortest}: must be at most group.max.session.timeout.ms={longest}"
             )
-        self._check_parts()
+        self.check_parts(self.given)
         self._check_secret()
         _ = self.sasl_listeners, super_users(self.values)
 
-    def _check_parts(self) -> None:
-        """Raise ConfigError for a setting of a listener, or of a mechanism of one, that does not exist."""
+    def check_parts(self, settings: Iterable[str]) -> None:
+        """Raise ConfigError if one of these settings is for a listener, or a mechanism of one, that does not exist."""
         names = [listener.name for listener in self.listeners]
-        for name in self.values:
+        for name in settings:
             if (part := BROKER_SETTINGS.part_of(name)) is not None:
                 check_part(name, part, names)
 

@@ -171,6 +171,7 @@ class DynamicConfig:
             config = self.current.with_dynamic(_dynamic(self._own)[0], usable)
         else:
             config = self.current.with_dynamic(usable, _dynamic(self._by_default)[0])
+        config.check_parts(changed)
         config.check()
         for check in self._checks:
             check(config)

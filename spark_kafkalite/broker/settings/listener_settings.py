@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from spark_kafkalite.broker.network.listeners import LISTENER_PREFIX
+from spark_kafkalite.broker.settings.quota_settings import CONNECTION_RATE
 from spark_kafkalite.broker.settings.sasl_settings import SASL_LISTENER_SETTINGS
 from spark_kafkalite.prefixed_settings import SettingPrefix
 from spark_kafkalite.security.settings import STORE_TYPES, TLS_VERSIONS, SecurityProtocol
@@ -141,6 +142,6 @@ _DYNAMIC: Final = frozenset(
 OF_ONE_LISTENER: Final = SettingPrefix(
     LISTENER_PREFIX,
     "listener",
-    frozenset(setting.name for setting in (*TLS_SETTINGS, *SASL_LISTENER_SETTINGS)),
-    _DYNAMIC,
+    frozenset(setting.name for setting in (*TLS_SETTINGS, *SASL_LISTENER_SETTINGS)) | {CONNECTION_RATE},
+    _DYNAMIC | {CONNECTION_RATE},
 )

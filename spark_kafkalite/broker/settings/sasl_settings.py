@@ -43,8 +43,10 @@ SASL_SETTINGS: Final = (
     Setting(
         "sasl.server.max.receive.size",
         "int",
-        512 * 1024,
-        "Largest request of a client that has not authenticated; a larger one closes its connection.",
+        64 * 1024,
+        "Largest request of a client that has not authenticated; a larger one closes its connection. Apache Kafka's "
+        "default is 524288, for tickets of Kerberos; at most 1,000 connections of clients may be in their "
+        "authentication at a time, and one more ends the oldest.",
         unit="bytes",
         minimum=1024,
     ),

@@ -7,6 +7,7 @@ import click
 from spark_kafkalite.cli.cluster.compare import compare
 from spark_kafkalite.cli.cluster.elect import elect
 from spark_kafkalite.cli.cluster.log_dirs import log_dirs
+from spark_kafkalite.cli.cluster.reassign import reassign
 from spark_kafkalite.cli.cluster.recover_registry import recover_registry
 from spark_kafkalite.cli.cluster.status import status
 from spark_kafkalite.cli.cluster.up import up
@@ -28,19 +29,22 @@ Examples:
 \b
 Examples of elections and repairs:
   kafkalite cluster elect --preferred
+  kafkalite cluster reassign --plan --spread
   kafkalite cluster elect --unclean events:0
   kafkalite cluster recover-registry --config broker.properties --to host-1.json
   kafkalite cluster new-secret > secret.txt
 """,
 )
 def command() -> None:
-    """Run a cluster on this host; show brokers, leaders and replicas; elect leaders; compare replicas."""
+    """Run a cluster on this host; show brokers, leaders and replicas; elect leaders; move partitions; compare
+    replicas."""
 
 
 command.add_command(up)
 command.add_command(status)
 command.add_command(wait)
 command.add_command(elect)
+command.add_command(reassign)
 command.add_command(compare)
 command.add_command(log_dirs)
 command.add_command(recover_registry)

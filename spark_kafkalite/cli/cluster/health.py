@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,12 +19,13 @@ import click
 
 from spark_kafkalite.cli.cluster.reachable import can_connect
 from spark_kafkalite.cli.options import reachable_admin
-from spark_kafkalite.errors import ConfigError, KafkaliteError
+from spark_kafkalite.errors import ConfigError, KafkaError, KafkaliteError
 from spark_kafkalite.model import TopicPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin, ClusterDescription
     from spark_kafkalite.client.admin.configs import ConfigEntry
+    from spark_kafkalite.client.admin.reassignments import Reassignment
     from spark_kafkalite.client.network.metadata import PartitionInfo
 
 HEALTHY: Final = 0
@@ -109,15 +110,24 @@ def find_health(admin: Admin) -> Health:
         TopicPartition(name, each.partition): each for name, info in topics.items() for each in info.partitions
     }
     settings = admin.describe_topic_settings(topics, TOPIC_SETTINGS)
-    return Health(cluster, partitions, settings, list(_refusing(partitions, settings)), _unreachable(cluster))
+    moving: Mapping[TopicPartition, Reassignment] = {}
+    # Brokers of earlier versions, and of other projects, may not list any.
+    with suppress(KafkaError):
+        moving = admin.list_partition_reassignments()
+    refusing = list(_refusing(partitions, settings, moving))
+    return Health(cluster, partitions, settings, refusing, _unreachable(cluster))
 
 
 def _refusing(
-    partitions: Mapping[TopicPartition, PartitionInfo], settings: Mapping[str, Mapping[str, ConfigEntry]]
+    partitions: Mapping[TopicPartition, PartitionInfo],
+    settings: Mapping[str, Mapping[str, ConfigEntry]],
+    moving: Mapping[TopicPartition, Reassignment],
 ) -> Iterable[TopicPartition]:
     for key, info in partitions.items():
         entry = settings.get(key.topic, {}).get(TOPIC_SETTINGS[0])
-        if entry is not None and len(info.isr) < info.needed_in_sync(int(entry.value or 1)):
+        # The replicas that a reassignment adds are not counted until it has ended.
+        added = len(moving[key].adding) if key in moving else 0
+        if entry is not None and len(info.isr) < min(int(entry.value or 1), max(len(info.replicas) - added, 1)):
             yield key
 
 

@@ -77,6 +77,7 @@ Examples:
   kafkalite cluster up
   kafkalite cluster up --brokers 3 --data ./cluster --port 9092
   kafkalite cluster up --override num.partitions=4
+  kafkalite cluster up --secure --data ./cluster
 """,
 )
 @click.option(
@@ -101,16 +102,23 @@ Examples:
 @click.option(
     "--override", "overrides", metavar="NAME=VALUE", multiple=True, help="A setting of all brokers. Repeatable."
 )
-def up(size: int | None, data: str | None, port: int, registry_port: int, overrides: tuple[str, ...]) -> int:
+@click.option("--secure", "is_secure", is_flag=True, help="Encrypt all traffic, and let in the user admin only.")
+def up(
+    size: int | None, data: str | None, port: int, registry_port: int, overrides: tuple[str, ...], is_secure: bool
+) -> int:
     """Run a registry and several brokers on 127.0.0.1, until Ctrl-C or SIGTERM.
 
     They are processes of their own, so that you can kill one to see what happens. They end with this one, however it
     ends. Topics have as many replicas as there are brokers, three at most. When all brokers serve, one line has the
     addresses to connect to: 'kafkalite cluster ready on HOST:PORT,...'.
 
+    With --secure all listeners are SASL_SSL. The authority, the certificates, the user admin and the settings of
+    clients are made with the first start, in the directory 'security' of the data.
+
     The command reports a broker that ends; the others go on. The registry also goes on for brokers that you start again
     by hand. End these first, because Ctrl-C stops their registry. Their data stays then, wherever it is.
     """
+    from spark_kafkalite.security.secure_directory import MECHANISM
     from spark_kafkalite.testing.child_process import ChildFailed
     from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 
@@ -124,7 +132,15 @@ def up(size: int | None, data: str | None, port: int, registry_port: int, overri
                 f"--brokers {size}: {directory} has replicas of {held} brokers; start as many, or more"
             )
         _check_ports(port, size, registry_port)
-        cluster = KafkaliteCluster(directory, size=size, port=port, registry_port=registry_port, overrides=given)
+        cluster = KafkaliteCluster(
+            directory,
+            size=size,
+            port=port,
+            registry_port=registry_port,
+            overrides=given,
+            tls=is_secure,
+            sasl=MECHANISM if is_secure else None,
+        )
         stopping = _Stop()
         try:
             with cluster:
@@ -174,10 +190,14 @@ def _in_one_line(failure: str) -> str:
 
 def _run(cluster: KafkaliteCluster, stopping: _Stop, *, keep: bool) -> int:
     """Print the addresses, watch the processes until a signal asks to stop, and stop in order if the data is kept."""
+    from spark_kafkalite.cli.secure import tell_of_files
+
     stopping.only_note()
     click.echo(f"kafkalite registry ready on {cluster.registry.connect}")
     for number, broker in cluster.brokers.items():
         click.echo(f"kafkalite broker {number} ready on {broker.bootstrap} (pid {broker.pid})")
+    if cluster.security is not None:
+        tell_of_files(cluster.security, cluster.bootstrap)
     click.echo(f"kafkalite cluster ready on {cluster.bootstrap}")
     code = _watch(cluster, stopping.wanted)
     if keep and not code:

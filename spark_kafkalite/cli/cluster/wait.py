@@ -1,4 +1,4 @@
-"""``kafkalite cluster wait``: wait until all partitions of a cluster are led and in sync."""
+"""``kafkalite cluster wait``: wait until all replicas of a cluster are in sync, or besides everything else is well."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from spark_kafkalite.cli.cluster.health import HEALTHY, NoAnswer, health_of
+from spark_kafkalite.cli.cluster.health import HEALTHY, UNDER_REPLICATED, Health, NoAnswer, health_of
 from spark_kafkalite.cli.options import ClientSettings, client_options
 from spark_kafkalite.cli.output import said
 
@@ -20,10 +20,17 @@ _ASKED_EVERY_S: Final = 1.0
 Examples:
   kafkalite cluster wait --healthy
   kafkalite cluster wait --healthy --timeout 60 --bootstrap-server 10.0.0.5:9092
+  kafkalite cluster wait --in-sync && systemctl restart kafkalite
 """,
 )
 @client_options
-@click.option("--healthy", "healthy", is_flag=True, help="Wait until all partitions are led and in sync. Required.")
+@click.option(
+    "--healthy",
+    is_flag=True,
+    help="Wait until all partitions are led and in sync, each broker can be connected to and a controller is known.",
+)
+@click.option("--in-sync", is_flag=True, help="Wait until every replica of every partition is in sync.")
+@click.option("--drained", metavar="BROKER", type=click.IntRange(0), help="Wait until a broker has no replica.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -36,31 +43,60 @@ Examples:
 def wait(
     client: ClientSettings,
     healthy: bool,
+    in_sync: bool,
+    drained: int | None,
     timeout_s: float,
 ) -> int:
-    """Wait until all partitions of the cluster are led and in sync, as after the restart of a broker.
+    """Wait until the cluster is as it should be, as after the restart of a broker.
 
     Each change of what is missing is a line on stderr. If something is still missing when the time is over, the exit
-    code is that of 'cluster status --exit-code': 1 something is under-replicated, 3 something is offline or refuses
-    acks=all, 4 no broker answers.
+    code with --in-sync and --drained is 1. With --healthy it is that of 'cluster status --exit-code': 1 something is
+    under-replicated, 3 something is offline or refuses acks=all, 4 no broker answers.
     """
-    if not healthy:
-        raise click.UsageError("name what to wait for: --healthy")
+    if healthy + in_sync + (drained is not None) != 1:
+        raise click.UsageError("name what to wait for: --healthy, --in-sync or --drained")
+    wanted = "healthy" if healthy else "in sync" if in_sync else f"without replicas on broker {drained}"
     until_s, told = time.monotonic() + timeout_s, ""
     while True:
         try:
             found = health_of(client)
-            code, text = found.exit_code, found.text()
+            if drained is not None:
+                code, text = _not_drained(found, drained)
+            else:
+                code, text = _out_of_sync(found) if in_sync else (found.exit_code, found.text())
         except NoAnswer as error:
             code, text = error.exit_code, " ".join(error.format_message().split())
         if code == HEALTHY:
-            click.echo(f"The cluster is healthy: {text}")
+            click.echo(f"The cluster is {wanted}: {text}")
             return code
         is_over = time.monotonic() >= until_s
         if is_over:
-            said(f"the cluster is not healthy after {timeout_s:g} s: {text}")
-            return code
+            said(f"the cluster is not {wanted} after {timeout_s:g} s: {text}")
+            return code if healthy else min(code, 1)
         if text != told:
             said(f"waiting: {text}")
             told = text
         time.sleep(min(_ASKED_EVERY_S, max(until_s - time.monotonic(), 0)))
+
+
+def _not_drained(found: Health, broker: int) -> tuple[int, str]:
+    """Return the exit code, and a line about the replicas that a broker has."""
+    there = [key for key, info in found.partitions.items() if broker in info.replicas]
+    if not there:
+        return HEALTHY, f"{len(found.partitions)} partitions are on others"
+    return UNDER_REPLICATED, f"broker {broker} has replicas of {len(there)} of {len(found.partitions)} partitions"
+
+
+def _out_of_sync(found: Health) -> tuple[int, str]:
+    """Return the exit code, and a line about the replicas that are not in sync."""
+    missing: dict[int, int] = {}
+    behind = found.under_replicated()
+    for key in behind:
+        info = found.partitions[key]
+        for broker in set(info.replicas) - set(info.isr):
+            missing[broker] = missing.get(broker, 0) + 1
+    if not behind:
+        return HEALTHY, f"all replicas of {len(found.partitions)} partitions"
+    of_brokers = ", ".join(f"{count} on broker {broker}" for broker, count in sorted(missing.items()))
+    text = f"{len(behind)} of {len(found.partitions)} partitions have replicas out of sync: {of_brokers}"
+    return UNDER_REPLICATED, text

@@ -19,6 +19,8 @@ from spark_kafkalite.client.admin.cluster import ClusterAdmin, ClusterDescriptio
 from spark_kafkalite.client.admin.configs import ConfigAdmin, ConfigChange, ConfigEntry
 from spark_kafkalite.client.admin.groups import GroupAdmin, GroupListing
 from spark_kafkalite.client.admin.logs import LogAdmin, LogDirInfo, ReplicaInfo
+from spark_kafkalite.client.admin.quotas import EntityQuotas, QuotaAdmin
+from spark_kafkalite.client.admin.reassignments import Reassignment, ReassignmentAdmin
 from spark_kafkalite.client.admin.replicas import EligibleReplicas, ReplicaAdmin
 from spark_kafkalite.client.admin.users import UserAdmin
 from spark_kafkalite.client.group.administration import GroupDescription, MemberDescription
@@ -46,12 +48,14 @@ __all__ = [
     "ConfigChange",
     "ConfigEntry",
     "EligibleReplicas",
+    "EntityQuotas",
     "GroupDescription",
     "GroupListing",
     "LogDirInfo",
     "MemberDescription",
     "NewTopic",
     "PartitionLag",
+    "Reassignment",
     "ReplicaInfo",
 ]
 
@@ -70,7 +74,9 @@ class NewTopic:
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
-class Admin(ClusterAdmin, ConfigAdmin, LogAdmin, GroupAdmin, ReplicaAdmin, UserAdmin, AclAdmin):
+class Admin(
+    ClusterAdmin, ConfigAdmin, QuotaAdmin, LogAdmin, GroupAdmin, ReplicaAdmin, ReassignmentAdmin, UserAdmin, AclAdmin
+):
     """Administers a cluster. Use it as a context manager, or call :meth:`close`."""
 
     def create_topics(

@@ -1,7 +1,7 @@
 """Administration of settings: of topics, of one broker, and of all brokers by default.
 
 Every call is about one of the three, named by ``topic``, ``broker_id`` or ``all_brokers``. A broker's own settings are
-asked of, and altered at, that broker.
+asked of, and altered at, that broker; with ``loggers`` it is the levels of that broker's loggers that are meant.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from spark_kafkalite.wire.rights import refusal
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
+LOGGER_RESOURCE: Final = 8
 _SOURCES: Final = {
     1: "topic",
     2: "dynamic broker",
     3: "dynamic default broker",
     4: "static broker",
     5: "default",
-    6: "group",
+    6: "dynamic broker logger",
+    8: "group",
 }
 _TYPES: Final = {
     1: "boolean",
@@ -98,9 +100,13 @@ class _Resource:
     broker_id: int | None
 
     @classmethod
-    def of(cls, topic: str | None, broker_id: int | None, all_brokers: bool) -> _Resource:
+    def of(cls, topic: str | None, broker_id: int | None, all_brokers: bool, loggers: bool = False) -> _Resource:
         if (topic is not None) + (broker_id is not None) + all_brokers != 1:
             raise ConfigError("settings of what? Give either topic or broker_id or all_brokers")
+        if loggers:
+            if broker_id is None:
+                raise ConfigError("loggers of what? Give a broker_id")
+            return cls(LOGGER_RESOURCE, str(broker_id), broker_id)
         if topic is not None:
             return cls(TOPIC_RESOURCE, topic, None)
         return cls(BROKER_RESOURCE, "" if broker_id is None else str(broker_id), broker_id)
@@ -108,6 +114,8 @@ class _Resource:
     def __str__(self) -> str:
         if self.kind == TOPIC_RESOURCE:
             return f"topic {self.name}"
+        if self.kind == LOGGER_RESOURCE:
+            return f"loggers of broker {self.name}"
         return f"broker {self.name}" if self.name else "all brokers"
 
 
@@ -120,14 +128,16 @@ class ConfigAdmin(AdminRequests):
         topic: str | None = None,
         broker_id: int | None = None,
         all_brokers: bool = False,
+        loggers: bool = False,
         include_synonyms: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[str, ConfigEntry]:
         """Return all settings of a topic or a broker under their names; of all brokers those that were set so.
+        ``loggers``: the levels of all loggers of the broker instead.
 
         Raises UnknownTopicOrPartition (3), InvalidTopic (17).
         """
-        resource = _Resource.of(topic, broker_id, all_brokers)
+        resource = _Resource.of(topic, broker_id, all_brokers, loggers)
         request = DescribeConfigsRequest(
             resources=[
                 DescribeConfigsResource(
@@ -179,15 +189,17 @@ class ConfigAdmin(AdminRequests):
         topic: str | None = None,
         broker_id: int | None = None,
         all_brokers: bool = False,
+        loggers: bool = False,
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
-        """Change single settings, all or none; with ``validate_only`` only check the changes.
+        """Change single settings, all or none; with ``validate_only`` only check the changes. ``loggers``: levels of
+        the broker's loggers, until it ends.
 
         Raises UnknownTopicOrPartition (3), InvalidConfig (40) for a topic's unknown setting or bad value,
         InvalidRequest (42) for a broker's, also for one that cannot change while it runs, and for changing one twice.
         """
-        resource = _Resource.of(topic, broker_id, all_brokers)
+        resource = _Resource.of(topic, broker_id, all_brokers, loggers)
         message = incremental_alter_configs.IncrementalAlterConfigsRequest(
             resources=[
                 incremental_alter_configs.AlterConfigsResource(

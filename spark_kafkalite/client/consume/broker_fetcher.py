@@ -62,7 +62,7 @@ def after_error(error: KafkaliteError) -> AfterError:
 class FetchAnswer:
     """What one fetch brought. Make the pieces within a ``with`` block: until its end the memory is surely kept."""
 
-    __slots__ = ("_check_crcs", "_limits", "_memory", "_results")
+    __slots__ = ("_check_crcs", "_is_throttled", "_limits", "_memory", "_results")
 
     def __init__(
         self,
@@ -70,7 +70,11 @@ class FetchAnswer:
         memory: AnswerMemory | None,
         limits: FetchLimits,
         check_crcs: bool,
+        *,
+        is_throttled: bool = False,
     ) -> None:
+        """``is_throttled``: what the answer leaves out, it leaves out because the client is over its quota."""
+        self._is_throttled = is_throttled
         self._results = results
         self._memory = memory
         self._limits = limits
@@ -85,6 +89,10 @@ class FetchAnswer:
     def __exit__(self, *_: object) -> None:
         if self._memory is not None:
             self._memory.release()
+
+    def is_throttled(self, position: FetchFrom) -> bool:
+        """Whether the answer lacks one partition because the client is over its quota; ask again."""
+        return self._is_throttled and position.topic_partition not in self._results
 
     def of(self, position: FetchFrom) -> PartitionFetched:
         """Return one partition's part, or raise the broker's error for it; see :func:`after_error`.
@@ -188,13 +196,16 @@ class BrokerFetcher:
         buffer = self._pool.take()
         if buffer is None and self._new_buffer_bytes:
             buffer = bytearray(self._new_buffer_bytes)
-        code, results = fetch(connection, positions, limits, deadline, self._cluster.config.client_id, buffer)
+        code, results, is_throttled = fetch(
+            connection, positions, limits, deadline, self._cluster.config.client_id, buffer
+        )
         if code:
             raise refusal(ApiKey.FETCH, code, f"broker {connection.name} refuses the fetch")
         leaders = {each: part.current_leader for each, part in results.items() if part.current_leader is not None}
         if leaders:
             self._cluster.take_leaders(leaders)
-        return FetchAnswer({**results, **parted}, self._memory_of(results, buffer), limits, self._check_crcs)
+        memory = self._memory_of(results, buffer)
+        return FetchAnswer({**results, **parted}, memory, limits, self._check_crcs, is_throttled=is_throttled)
 
     def _memory_of(
         self, results: Mapping[TopicPartition, PartitionFetched], offered: Memory | None

@@ -55,6 +55,17 @@ class PartitionFetched(NamedTuple):
     current_leader: tuple[int, int] | None = None
 
 
+class Fetched(NamedTuple):
+    """What one fetch brought: its own error code, and each partition's part.
+
+    ``is_throttled``: the client is over its quota, and the answer has no parts for that reason (KIP-219).
+    """
+
+    error_code: int
+    results: dict[TopicPartition, PartitionFetched]
+    is_throttled: bool
+
+
 def fetch(
     connection: BrokerConnection,
     positions: Iterable[FetchFrom],
@@ -62,8 +73,8 @@ def fetch(
     deadline: Deadline,
     client_id: str,
     into: Memory | None = None,
-) -> tuple[int, dict[TopicPartition, PartitionFetched]]:
-    """Send one fetch and return its own error code and each partition's result.
+) -> Fetched:
+    """Send one fetch and return what it brought.
 
     ``into`` is used for the answer when it is large enough; the records are then valid until it is used again.
     Raises BrokerUnreachable, UnsupportedVersion.
@@ -100,9 +111,7 @@ def send_fetch(
     connection.send_frame(correlation_id, ApiKey.FETCH, version, [body])
 
 
-def receive_fetch(
-    connection: BrokerConnection, deadline: Deadline, into: Memory | None = None
-) -> tuple[int, dict[TopicPartition, PartitionFetched]]:
+def receive_fetch(connection: BrokerConnection, deadline: Deadline, into: Memory | None = None) -> Fetched:
     """Return what :func:`fetch` does, for the oldest fetch without an answer. Raises BrokerUnreachable."""
     version = connection.version(ApiKey.FETCH)
     frame = connection.receive_frame(deadline, into)
@@ -126,4 +135,4 @@ def receive_fetch(
                 item.diverging_epoch,
                 item.current_leader,
             )
-    return answer.error_code, results
+    return Fetched(answer.error_code, results, is_throttled=answer.throttle_time_ms > 0 and not results)

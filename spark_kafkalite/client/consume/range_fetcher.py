@@ -223,6 +223,8 @@ class RangeFetcher:
         answer_by = Deadline.after_ms(min(self._cluster.config.request_timeout_ms, left_ms) + wait_ms + _GRACE_MS)
         limits = FetchLimits(1, self._max_bytes, wait_ms, self._isolation)
         with self._fetcher.fetch([position], limits, answer_by) as answer:
+            if answer.is_throttled(position):
+                return None
             try:
                 fetched = answer.of(position)
             except LogTruncated:

@@ -400,6 +400,8 @@ class ReadAhead:
 
     def _take_partition(self, want: Want, answer: FetchAnswer) -> None:
         """Deal with one partition's part of an answer; the lock is held."""
+        if answer.is_throttled(want.position):
+            return
         state = want.state
         try:
             fetched = answer.of(want.position)

@@ -93,7 +93,7 @@ def _ask_once(
             (partition, _), position = places[sent]
             send_fetch(connection, [FetchFrom(partition, position, -1, 1)], _ONE_BATCH, client_id)
             sent += 1
-        _, results = receive_fetch(connection, deadline)
+        results = receive_fetch(connection, deadline).results
         timestamp, next_offset = _first_timestamp(place[0], results.get(place[0]), offset)
         if timestamp is not None:
             found[place] = timestamp

@@ -368,6 +368,8 @@ class Accumulator:
         self.requeue(queue, batch, retry_at_s)
 
     def _restart_sequences(self, queue: PartitionQueue) -> None:
+        """Begin a new epoch for one partition. Not for a producer of transactions: its epoch is the coordinator's, and
+        sequences that are lost have to make its transaction fail."""
         queue.restart_pending = False
         if queue.producer_epoch >= _MAX_EPOCH:
             # The sender asks for another producer id as soon as the producer has none.

@@ -7,7 +7,8 @@ is written. A group that has only offsets is known by their records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 from spark_kafkalite.coordinator.groups.group import Group
@@ -17,11 +18,14 @@ from spark_kafkalite.coordinator.groups.records import (
     GroupMetadata,
     OffsetKey,
     RecordEntry,
+    RecordKey,
+    RecordValue,
     canonical_key,
     decode_key,
     decode_value,
     encode_records,
 )
+from spark_kafkalite.coordinator.open_transactions import OpenTransactions, ProducerIdAndEpoch
 from spark_kafkalite.coordinator.record_writer import TOO_LARGE
 from spark_kafkalite.coordinator.shard import Shard
 from spark_kafkalite.coordinator.shards import Shards
@@ -35,7 +39,10 @@ class GroupsState(StateMachine):
     def __init__(self, limits: GroupLimits, open_keys: OpenKeys = lambda: iter(())) -> None:
         """``open_keys`` gives the keys of records that are being written."""
         self.groups: dict[str, Group] = {}
-        self.offsets = GroupOffsets(lambda: _offset_keys(open_keys()))
+        # What open transactions have committed, if they commit: like what is being written, nobody sees it, and neither
+        # expiry nor the deletion of a group passes it by.
+        self._transactions: OpenTransactions[RecordKey, RecordValue] = OpenTransactions()
+        self.offsets = GroupOffsets(lambda: _offset_keys(chain(open_keys(), self._transactions.producers_of)))
         self._limits = limits
 
     def encode(self, entries: Iterable[RecordEntry]) -> list[tuple[bytes, bytes | None]]:
@@ -44,11 +51,28 @@ class GroupsState(StateMachine):
     def canonical_key(self, key: bytes) -> bytes:
         return canonical_key(key)
 
-    def decode(self, key: bytes, value: bytes) -> RecordEntry:
+    def decode(self, key: bytes, value: bytes | None) -> RecordEntry:
         decoded = decode_key(key)
         return decoded, decode_value(decoded, value)
 
-    def apply(self, entries: Iterable[RecordEntry]) -> None:
+    def apply(
+        self, entries: Sequence[RecordEntry], offsets: Sequence[int], producer: ProducerIdAndEpoch | None = None
+    ) -> None:
+        transactions = self._transactions
+        if producer is not None:
+            for (key, value), offset in zip(entries, offsets, strict=True):
+                transactions.add(producer, key, value, offset)
+            return
+        if transactions.producers_of:
+            for (key, _), offset in zip(entries, offsets, strict=True):
+                transactions.overtake(key, offset)
+        self._take_over(entries)
+
+    def ended(self, producer: ProducerIdAndEpoch, *, commits: bool) -> None:
+        ended = self._transactions.end(producer.producer_id, commits=commits)
+        self._take_over([(key, value) for key, value, _ in ended])
+
+    def _take_over(self, entries: Iterable[RecordEntry]) -> None:
         apply_offset, groups = self.offsets.apply, self.groups
         for key, value in entries:
             if isinstance(key, OffsetKey):

@@ -110,6 +110,10 @@ class PartitionState:
     ``unreadable``: the node cannot be read. The last leader and its epoch are then not known, so no replica may lead.
     ``incarnations`` are those of the ISR's members, ``eligible`` those of the other replicas that may lead; see
     ``znodes.LeaderAndIsr``.
+
+    While a reassignment moves the partition, ``replicas`` has both those that it had and those that come (``adding``);
+    ``removing`` are those that go. ``replicas`` has no broker of ``removed``, which the state names (rule V5);
+    ``listed`` is what the topic node has, where that is more, and empty otherwise.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -130,12 +134,23 @@ class PartitionState:
     # The state node's fields of a newer version: who writes the node writes them again.
     unknown: Mapping[str, Any] = field(default_factory=no_fields)
     accepted_damage: AcceptedDamage | None = None
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+    removed: tuple[BrokerId, ...] = ()
+    listed: tuple[BrokerId, ...] = ()
 
     @classmethod
     def of(
-        cls, replicas: tuple[BrokerId, ...], node: LeaderAndIsr, stat: Stat, replicas_zxid: int = -1
+        cls,
+        listed: tuple[BrokerId, ...],
+        node: LeaderAndIsr,
+        stat: Stat,
+        replicas_zxid: int = -1,
+        adding: tuple[BrokerId, ...] = (),
+        removing: tuple[BrokerId, ...] = (),
     ) -> PartitionState:
-        """Return the partition with these replicas from the content of its state node."""
+        """Return the partition from the content of its state node; the rest is what the topic node has of it."""
+        replicas = _not_removed(listed, node.removed)
         return cls(
             replicas,
             node.leader,
@@ -150,15 +165,31 @@ class PartitionState:
             replicas_zxid=replicas_zxid,
             unknown=node.unknown,
             accepted_damage=node.accepted_damage,
+            adding=adding,
+            removing=removing,
+            removed=node.removed,
+            listed=listed if replicas is not listed else (),
         )
 
     @classmethod
     def without_node(
-        cls, replicas: tuple[BrokerId, ...], replicas_zxid: int, former: LeaderAndIsr | None = None
+        cls,
+        replicas: tuple[BrokerId, ...],
+        replicas_zxid: int,
+        former: LeaderAndIsr | None = None,
+        adding: tuple[BrokerId, ...] = (),
+        removing: tuple[BrokerId, ...] = (),
     ) -> PartitionState:
         """Return a partition that has no state node: not yet, or not any more, where ``former`` is what it held."""
         epoch = NO_EPOCH if former is None else former.leader_epoch
-        return cls(replicas, leader_epoch=epoch, replicas_zxid=replicas_zxid, former=former)
+        return cls(
+            replicas,
+            leader_epoch=epoch,
+            replicas_zxid=replicas_zxid,
+            former=former,
+            adding=adding,
+            removing=removing,
+        )
 
     @property
     def order(self) -> tuple[int, int]:
@@ -184,7 +215,34 @@ class PartitionState:
 
     def with_replicas_of(self, other: PartitionState) -> PartitionState:
         """Return this state with the replicas, and their zxid, of another one."""
-        return replace(self, replicas=other.replicas, replicas_zxid=other.replicas_zxid)
+        listed = other.all_listed
+        replicas = _not_removed(listed, self.removed)
+        return replace(
+            self,
+            replicas=replicas,
+            replicas_zxid=other.replicas_zxid,
+            adding=other.adding,
+            removing=other.removing,
+            listed=listed if replicas is not listed else (),
+        )
+
+    @property
+    def all_listed(self) -> tuple[BrokerId, ...]:
+        """The replicas as the topic node has them, those that the state has removed as well."""
+        return self.listed or self.replicas
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a reassignment of the partition is in progress."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def settled_count(self) -> int:
+        """How many replicas there are besides those that a reassignment is adding: ``min.insync.replicas`` counts these
+        alone (rule V7), because an added replica takes as long to be in sync as the copy takes."""
+        if not self.adding:
+            return len(self.replicas)
+        return sum(each not in self.adding for each in self.replicas)
 
     @property
     def node(self) -> LeaderAndIsr:
@@ -198,6 +256,7 @@ class PartitionState:
             self.eligible,
             self.unknown,
             self.accepted_damage,
+            self.removed,
         )
 
     @property
@@ -238,13 +297,23 @@ class PartitionState:
         return self.leader == broker.broker_id and self.leader in self.replicas and broker.has_log_of(named)
 
 
+def _not_removed(listed: tuple[BrokerId, ...], removed: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+    """Return the replicas of a topic node's list; all of them where a list that was written by hand has no other."""
+    if not removed:
+        return listed
+    left = tuple(each for each in listed if each not in removed)
+    return left if left and len(left) < len(listed) else listed
+
+
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """One topic. ``partitions`` is ordered by number; ``config`` holds the topic's own settings, as text."""
+    """One topic. ``partitions`` is ordered by number; ``config`` holds the topic's own settings, as text. ``moving``
+    has the numbers of the partitions that are being reassigned, by the topic's node."""
 
     topic_id: bytes
     partitions: Mapping[int, PartitionState]
     config: Mapping[str, str]
+    moving: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from spark_kafkalite.registry.store import (
 _LOG = logging.getLogger(__name__)
 
 # Nodes that are read at the same time.
-_AT_ONCE: Final = 200
+_AT_ONCE: Final = 32
 # How long to wait after a read that failed, unless the session ends first.
 _RETRY_S: Final = 1.0
 
@@ -163,8 +163,11 @@ class EntityWatch:
                 if self._store.state is SessionState.LOST:
                     return
                 _LOG.warning("the settings of users and clients are read again, because a read failed: %s", error)
-                self._reconnected()
-                await asyncio.sleep(_RETRY_S)
+                self._must_reload = True
+                # While there is no connection nothing is tried: the next one wakes this.
+                if self._store.state is SessionState.CONNECTED:
+                    self._changed.set()
+                    await asyncio.sleep(_RETRY_S)
             except Exception:
                 _LOG.exception("changes of the settings of users and clients were not taken up; all are read again")
                 self._reconnected()

@@ -28,6 +28,7 @@ from spark_kafkalite.registry.cluster.registration import deregister_broker, reg
 from spark_kafkalite.registry.cluster.registration_watch import OnAnswer, RegistrationWatch
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.controller import Controller
+from spark_kafkalite.registry.controller.preferred_leaders import LeaderBalance
 from spark_kafkalite.registry.store import ConnectionLoss, SessionState, Store, call_in_loop
 from spark_kafkalite.registry.znodes import BrokerRegistration
 from spark_kafkalite.slices import Slices
@@ -51,13 +52,14 @@ class RegistrySession:
         unclean_election: Callable[[str], bool],
         recovery: Callable[[str], bool],
         min_insync: Callable[[str], int],
+        balance: LeaderBalance | None = None,
         on_answer: OnAnswer | None = None,
         entities: EntityConfigs | None = None,
         acls: AclFollower | None = None,
     ) -> None:
-        """``unclean_election``, ``recovery`` and ``min_insync`` as the ``Controller`` takes them; ``on_answer`` is
-        called after each answer that proves the session alive, None when that is not needed; ``entities`` are the
-        settings of users and clients, and ``acls`` gets the ACLs; both outlive the session."""
+        """``unclean_election``, ``recovery``, ``min_insync`` and ``balance`` as the ``Controller`` takes them;
+        ``on_answer`` is called after each answer that proves the session alive, None when that is not needed;
+        ``entities`` are the settings of users and clients, and ``acls`` gets the ACLs; both outlive the session."""
         self.store = store
         self.watcher = ClusterWatcher(store, view, slices=slices)
         self.controller = Controller(
@@ -68,6 +70,7 @@ class RegistrySession:
             unclean_election=unclean_election,
             recovery=recovery,
             min_insync=min_insync,
+            balance=balance,
             slices=slices,
         )
         self.producer_ids = ProducerIdManager(store, broker_id)

@@ -95,7 +95,7 @@ class StateNodes(ABC):
             return None
         before, node = known.before, LeaderAndIsr.decode(*known.topic_partition, data)
         # Of the replicas it says nothing: they stay as old as they are (PartitionState.merged_with).
-        return PartitionState.of(before.replicas, node, stat, before.replicas_zxid)
+        return PartitionState.of(before.replicas, node, stat).with_replicas_of(before)
 
 
 class GuardedNodes(StateNodes):

@@ -49,15 +49,23 @@ class WatchedTopic:
                     partitions[number] = self._partition_state(number)
             self.partitions = partitions
             self.changed_partitions.clear()
+        moving = frozenset(
+            number
+            for moves in (self.assignment.adding, self.assignment.removing)
+            for number, replicas in moves.items()
+            if replicas and number in self.partitions
+        )
         self.published = TopicState(
-            self.assignment.topic_id, MappingProxyType(self.partitions), MappingProxyType(self.config)
+            self.assignment.topic_id, MappingProxyType(self.partitions), MappingProxyType(self.config), moving
         )
         return self.published
 
     def _partition_state(self, number: int) -> PartitionState:
         replicas, found = self.assignment.partitions[number], self.states.get(number)
+        adding, removing = self.assignment.adding.get(number, ()), self.assignment.removing.get(number, ())
         if found is None:
-            return PartitionState.without_node(replicas, self.assignment_zxid, self.former.get(number))
+            former = self.former.get(number)
+            return PartitionState.without_node(replicas, self.assignment_zxid, former, adding, removing)
         state, stat = found
         if state is None:
             return PartitionState(
@@ -67,8 +75,10 @@ class WatchedTopic:
                 unreadable=True,
                 created_zxid=stat.czxid,
                 replicas_zxid=self.assignment_zxid,
+                adding=adding,
+                removing=removing,
             )
-        return PartitionState.of(replicas, state, stat, self.assignment_zxid)
+        return PartitionState.of(replicas, state, stat, self.assignment_zxid, adding, removing)
 
     def forget_state(self, number: int) -> bool:
         """Note that a partition's state node is gone; return whether it was known."""

@@ -49,7 +49,9 @@ from spark_kafkalite.registry.cluster.log_report_reads import LogReportReads
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.elections import Chosen, Elections
 from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited
+from spark_kafkalite.registry.controller.moves import AskedMove, Moves
 from spark_kafkalite.registry.controller.old_tools import OldTools
+from spark_kafkalite.registry.controller.preferred_leaders import LeaderBalance, out_of_balance
 from spark_kafkalite.registry.controller.topic_changes import TopicChanges
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec
 from spark_kafkalite.registry.store import (
@@ -73,7 +75,7 @@ from spark_kafkalite.registry.store import (
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices, Work
 
-__all__ = ["Chosen", "Controller", "Extension", "TopicSpec"]
+__all__ = ["AskedMove", "Chosen", "Controller", "Extension", "TopicSpec"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -108,12 +110,14 @@ class Controller:
         unclean_election: Callable[[str], bool] = lambda _: False,
         recovery: Callable[[str], bool] = lambda _: False,
         min_insync: Callable[[str], int] = lambda _: 1,
+        balance: LeaderBalance | None = None,
         slices: Slices | None = None,
     ) -> None:
         """``unclean_election`` returns whether a topic's ``unclean.leader.election.enable`` is on, ``recovery`` whether
         its best log leads where nothing is lost by that (``recovery``). ``min_insync`` returns with how many in-sync
-        replicas its high watermark moves (``election``). ``slices``: the long work of the running loop, its own when it
-        is not shared."""
+        replicas its high watermark moves (``election``). ``balance``: when leaders go back to the preferred replicas
+        (``preferred_leaders``), None for never. ``slices``: the long work of the running loop, its own when it is not
+        shared."""
         self._loop = asyncio.get_running_loop()
         self._slices = slices or Slices(self._loop)
         self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch, clock)
@@ -132,6 +136,7 @@ class Controller:
             min_insync,
             self._last_resorts,
         )
+        self._moves = Moves(store, self._slices, self._write, lambda: self._epoch, min_insync)
         self._store = store
         self._watcher = watcher
         self._broker_id = broker_id
@@ -143,6 +148,9 @@ class Controller:
         self._may_be_unfinished = False
         # Until when it may be that others of the cluster have lost their sessions too.
         self._gather_until_s = 0.0
+        self._balance = balance
+        self._balance_timer: asyncio.TimerHandle | None = None
+        self._balance_is_due = False
         # What the task waits for, who waits for the end of its first step, and how its steps have gone.
         self._wanted = asyncio.Event()
         self._registered = asyncio.Event()
@@ -186,7 +194,7 @@ class Controller:
 
     def check_everything(self) -> None:
         """Look for partitions that need a leader: what the registry had no room for may succeed now."""
-        self._elections.look_at_everything()
+        self._look_at_everything()
         self._pause_s = _FIRST_PAUSE_S
         self._wanted.set()
 
@@ -194,6 +202,8 @@ class Controller:
         """Give up the role, so that the next broker has it at once; with its session, if that has ended."""
         self._watcher.view.remove_listener(self._on_change)
         self._last_resorts.close()
+        if self._balance_timer is not None:
+            self._balance_timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -239,7 +249,7 @@ class Controller:
             self._tell_begun(None if isinstance(error, ConnectionLoss) else error)
             if error is not None:
                 self._may_be_unfinished = True
-                self._elections.look_at_everything()
+                self._look_at_everything()
                 self._wanted.set()
                 await asyncio.sleep(self._pause_s)
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
@@ -263,7 +273,8 @@ class Controller:
             _LOG.info("broker %d is the controller, epoch %d", self._broker_id, self._epoch)
             self._old_tools_at_s = asyncio.get_running_loop().time() + _COMPLETED_EVERY_S
             self._may_be_unfinished = True
-            self._elections.look_at_everything()
+            self._look_at_everything()
+            self._balance_later()
             await self._gather()
         if self._may_be_unfinished:
             # Before: a topic may be marked meanwhile.
@@ -281,6 +292,47 @@ class Controller:
         while self.is_active and self._elections.are_due:
             async with self._working:
                 await self._elections.run(await self._watcher.caught_up())
+        # The elections have caught up with the registry; what they have not seen is news, and looked at again.
+        if self.is_active and self._moves.are_due and self._moves.have_begun(self._watcher.view.state):
+            async with self._working:
+                await self._moves.run(await self._watcher.caught_up())
+            # It is done again where a state was written meanwhile, and after the elections that have become due.
+            if self._moves.are_due:
+                self._call_later(_FIRST_PAUSE_S)
+        if self._balance_is_due:
+            await self._balance_leaders()
+
+    def _look_at_everything(self) -> None:
+        self._elections.look_at_everything()
+        self._moves.look_at_everything()
+
+    def _balance_later(self) -> None:
+        """Look for brokers that are out of balance when the interval is over, which begins with the role."""
+        if self._balance_timer is not None:
+            self._balance_timer.cancel()
+        if self._balance is not None:
+            self._balance_timer = self._loop.call_later(self._balance.interval_s, self._balance_now)
+
+    def _balance_now(self) -> None:
+        if self.is_active:
+            self._balance_is_due = True
+            self._wanted.set()
+            self._balance_later()
+
+    async def _balance_leaders(self) -> None:
+        """Have preferred replicas lead again. What changes meanwhile is left to the next time."""
+        assert self._balance is not None
+        self._balance_is_due = False
+        async with self._working:
+            state = await self._watcher.caught_up()
+            found = await self._slices.run(out_of_balance(state, self._balance.percentage))
+            for broker_id, partitions in found.items():
+                _LOG.info(
+                    "broker %d is to lead %d partitions again, of which it is the preferred replica",
+                    broker_id,
+                    len(partitions),
+                )
+            await self._elections.run_preferred([each for some in found.values() for each in some], state)
 
     def _topic_marked(self, _: WatchEvent) -> None:
         """Obey a tool that has marked a topic for deletion at once: until then the topic takes records that go with it.
@@ -414,11 +466,12 @@ class Controller:
             self._resign()
         if self.is_active:
             self._elections.look_at_changes(old, new, change)
+            self._moves.look_at_changes(old, new, change)
             self._last_resorts.look_again()
             if new.topics_without_id - old.topics_without_id:
                 self._may_be_unfinished = True
                 self._wanted.set()
-            if self._elections.are_due:
+            if self._elections.are_due or self._moves.are_due:
                 self._wanted.set()
         elif new.controller_id == znodes.NO_LEADER:
             self._wanted.set()
@@ -489,6 +542,20 @@ class Controller:
         """Remove topics from the registry; brokers remove the data when they see it. Raises as :meth:`_turn`."""
         async with self._turn(timeout_s) as state:
             return await self._topics.delete(names, state)
+
+    async def reassign(
+        self, asked: Sequence[AskedMove], *, timeout_s: float | None = None, allows_other_factor: bool = True
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Begin, replace or cancel reassignments (``reassignment``); each partition is named once. The controller ends
+        them by itself.
+
+        Gives each one's error, None for success, when this broker's view shows the outcome. Raises as :meth:`_turn`.
+        """
+        async with self._turn(timeout_s) as state:
+            results = await self._moves.ask(asked, state, self._current_state, allows_other_factor=allows_other_factor)
+        await self._watcher.caught_up()
+        self._wanted.set()
+        return results
 
     @contextlib.asynccontextmanager
     async def _turn(self, timeout_s: float | None) -> AsyncIterator[ClusterState]:

@@ -152,6 +152,7 @@ def state_that_names_nobody(state: PartitionState, controller_epoch: ControllerE
         former=None,
         unknown=NO_FIELDS if former is None else former.unknown,
         accepted_damage=None if former is None else former.accepted_damage,
+        removed=() if former is None else former.removed,
     )
 
 
@@ -237,7 +238,8 @@ def _still_eligible(
     state: PartitionState, live: Mapping[int, BrokerInfo], isr: list[BrokerId], min_insync: int
 ) -> dict[BrokerId, Incarnation]:
     left = {each: state.incarnations.get(each, UNKNOWN_INCARNATION) for each in state.isr if each not in isr}
-    kept = kept_eligible(state.eligible, left, isr, state.replicas, min_insync)
+    # Of a partition that is being moved, the replicas that come do not count yet (rule V7).
+    kept = kept_eligible(state.eligible, left, isr, state.replicas, min(min_insync, state.settled_count))
     found = {}
     for replica, incarnation in kept.items():
         broker = live.get(replica)

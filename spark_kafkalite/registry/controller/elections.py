@@ -353,6 +353,15 @@ class Elections:
             return {each: error for each, error in results.items() if not isinstance(error, ElectionNotNeeded)}
         return results
 
+    async def run_preferred(self, partitions: Sequence[TopicPartition], state: ClusterState) -> None:
+        """Have the first replica of each partition lead, as far as it may and the state is still this one.
+
+        Raises NotController, RegistryError.
+        """
+        results: dict[TopicPartition, KafkaError | None] = {}
+        asked = self._look_at_asked(partitions, state, results, {}, {}, unclean=False)
+        await self._write(_Round(self, state), await self._slices.run(asked))
+
     def _look_at_asked(
         self,
         partitions: Sequence[TopicPartition],

@@ -32,8 +32,6 @@ _REQUESTS: Final = {
 }
 # Nodes whose children are what has been asked for.
 _PARENTS: Final = {
-    "/config/clients": "quotas of clients are not kept in the registry",
-    "/config/ips": "quotas of addresses are not kept in the registry",
     "/delegation_token/tokens": "there are no delegation tokens",
 }
 

@@ -21,6 +21,7 @@ from spark_kafkalite.errors import (
     KafkaError,
     KafkaStorageError,
     NotController,
+    ReassignmentInProgress,
     RegistryError,
     RequestTimedOut,
     TopicAlreadyExists,
@@ -163,6 +164,11 @@ class TopicChanges:
         topic = _known(state, name)
         data, stat = await answer(self._store.get(znodes.topic_path(name)))
         old = await self._slices.run(TopicAssignment.decode_work(name, data))
+        if old.adding or old.removing:
+            raise ReassignmentInProgress(
+                f"topic {name}: {len(old.adding.keys() | old.removing.keys())} of its partitions are being reassigned; "
+                "add partitions when that has ended"
+            )
         added = await self._slices.run(planned_extension(extension, old, state))
         extended = replace(old, topic_id=topic.topic_id, partitions={**old.partitions, **added})
         encoded = await self._encoded(name, extended)

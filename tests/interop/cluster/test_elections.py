@@ -108,3 +108,17 @@ def test_nobody_leads_whose_log_is_not_proven_but_by_an_election_that_is_asked_f
         assert isinstance(admin.elect_leaders([T1], unclean=True)[T1], ElectionNotNeeded)
         assert admin.elect_leaders([T0], unclean=True) == {T0: None}
         assert cluster.leader_of("t") == 2
+
+
+def test_leaders_go_back_to_the_preferred_replicas_by_themselves(tmp_path: Path) -> None:
+    balanced = {"leader.imbalance.check.interval.seconds": 1, "leader.imbalance.per.broker.percentage": 0}
+    with KafkaliteCluster(tmp_path / "cluster", overrides={**SESSION, **balanced}) as cluster:
+        create(cluster, [1, 2, 3], [2, 3, 1])
+        produce(cluster, b"0")
+        cluster.kill(1)
+        assert cluster.wait_for_leader("t", other_than=1, timeout_s=PATIENCE_S) in (2, 3)
+        cluster.restart(1)
+        wait_until(lambda: cluster.leader_of("t") == 1, "broker 1 to lead t-0 again")
+        assert cluster.leader_of("t", 1) == 2
+        produce(cluster, b"1")
+        assert values(cluster, 2) == [b"0", b"1"]

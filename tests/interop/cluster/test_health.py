@@ -66,8 +66,12 @@ def test_exit_codes_while_a_broker_is_away(cluster: KafkaliteCluster, new_topic:
         assert re.fullmatch(
             r"kafkalite: the cluster is not healthy after 0 s: \d+ of \d+ partitions under-replicated\n", done.stderr
         )
+        done = ended("cluster", "wait", "--in-sync", "--timeout", "0", *at)
+        assert done.returncode == 1 and f" on broker {away}\n" in done.stderr
         cluster.restart(away)
         cluster.wait_in_sync(topic)
+        done = ended("cluster", "wait", "--in-sync", *at)
+        assert done.returncode == 0 and done.stdout.startswith("The cluster is in sync: all replicas of ")
         cluster.kill(alone)
         wait_until(lambda: cluster.leader_of(single) is None, "the only replica to be missed")
 
@@ -110,7 +114,9 @@ def test_a_cluster_that_does_not_answer_and_wrong_usage() -> None:
     assert ended("cluster", "status", *at).returncode == 1
     done = ended("cluster", "wait", "--healthy", "--timeout", "0", *at)
     assert done.returncode == 4 and done.stderr.startswith("kafkalite: the cluster is not healthy after 0 s: ")
+    assert ended("cluster", "wait", "--in-sync", "--timeout", "0", *at).returncode == 1
     assert ended("cluster", "wait", *at).returncode == 2
+    assert ended("cluster", "wait", "--healthy", "--in-sync", *at).returncode == 2
     assert ended("cluster", "status", "--exit-code", "--bootstrap-server", "no port").returncode == 2
 
 

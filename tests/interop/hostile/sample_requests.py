@@ -13,6 +13,7 @@ from spark_kafkalite.wire.messages import (
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     create_acls,
     delete_acls,
     delete_groups,
@@ -200,6 +201,10 @@ def _requests_of_what_is_off(name: str, topic: str) -> list[ApiMessage] | None:
         "DescribeAcls": describe_acls.DescribeAclsRequest(operation=1),
         "DescribeClientQuotas": describe_client_quotas.DescribeClientQuotasRequest(
             components=[describe_client_quotas.ComponentData(entity_type="user", match_type=2)]
+        ),
+        "AlterUserScramCredentials": alter_user_scram_credentials.AlterUserScramCredentialsRequest(
+            deletions=[alter_user_scram_credentials.ScramCredentialDeletion(name="none", mechanism=1)],
+            upsertions=[alter_user_scram_credentials.ScramCredentialUpsertion(name="a", mechanism=9)],
         ),
         "DescribeUserScramCredentials": describe_user_scram_credentials.DescribeUserScramCredentialsRequest(
             users=[describe_user_scram_credentials.UserName(name="a")]

@@ -18,6 +18,7 @@ from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.messages import alter_client_quotas as new_quotas
 from spark_kafkalite.wire.messages import alter_configs as alter
 from spark_kafkalite.wire.messages import alter_partition_reassignments as reassignments
+from spark_kafkalite.wire.messages import alter_user_scram_credentials as new_scram
 from spark_kafkalite.wire.messages import (
     api_versions,
     delete_groups,
@@ -412,6 +413,10 @@ ALL = [
             entity=[new_quotas.EntityDataRequest(entity_type="user", entity_name="u")] * MANY)]), 1)),
     Worst("credentials of 250,000 users", 50, lambda: frame(
         scram.DescribeUserScramCredentialsRequest(users=[scram.UserName(name=n) for n in names("u")]), 0)),
+    Worst("credentials for 80,000 users", 51, lambda: frame(
+        new_scram.AlterUserScramCredentialsRequest(upsertions=[new_scram.ScramCredentialUpsertion(
+            name=n, mechanism=1, iterations=4095, salt=b"s", salted_password=bytes(32)) for n in names("u")[:80_000]]),
+        0)),
     Worst("partitions of all topics", 75, lambda: pages_of([])),
     Worst("partitions of 250,000 unknown topics", 75, lambda: pages_of(names("none-"))),
     Worst("partitions of the last of 250,000 topics", 75, lambda: pages_of(names("none-"), "none-99999")),

@@ -243,10 +243,36 @@ def test_tools_of_what_is_not_built_hear_that_it_is_off(broker: BrokerProcess, t
         ("--cancel", "None of the specified partition moves are active"),
     ):
         assert said in tool(reassign, action, "--reassignment-json-file", moves["same"]).stdout
-    for entity in ("clients", "users"):
-        assert tool("kafka.admin.ConfigCommand", "--describe", "--entity-type", entity).returncode == 0
     refused = tool("AclCommand", "--list", check=False)
     assert "SecurityDisabledException: No Authorizer is configured on the broker" in refused.stdout + refused.stderr
-    change = ("--alter", "--entity-type", "clients", "--entity-name", "c", "--add-config", "producer_byte_rate=1024")
-    refused = tool("kafka.admin.ConfigCommand", *change, check=False)
-    assert "Quotas of clients are not supported by this broker" in refused.stdout + refused.stderr
+
+
+def test_quotas_are_set_shown_and_removed(tool: Tool) -> None:
+    configs = "kafka.admin.ConfigCommand"
+    client = ("--entity-type", "clients", "--entity-name", "a/b%c")
+    both = ("--entity-type", "users", "--entity-name", "alice", *client)
+    rates = "producer_byte_rate=1024,consumer_byte_rate=2048,request_percentage=12.5"
+    done = tool(configs, "--alter", *both, "--add-config", rates)
+    assert "Completed updating config" in done.stdout
+    tool(configs, "--alter", "--entity-type", "users", "--entity-default", "--add-config", "producer_byte_rate=7")
+    tool(configs, "--alter", "--entity-type", "ips", "--entity-name", "10.0.0.1", "--add-config",
+         "connection_creation_rate=5")  # fmt: skip
+    shown = tool(configs, "--describe", *both).stdout
+    assert "Quota configs for user-principal 'alice', client-id 'a/b%c' are" in shown
+    for each in ("producer_byte_rate=1024.0", "consumer_byte_rate=2048.0", "request_percentage=12.5"):
+        assert each in shown
+    shown = tool(configs, "--describe", "--entity-type", "users").stdout
+    assert "Quota configs for the default user-principal are producer_byte_rate=7.0" in shown
+    shown = tool(configs, "--describe", "--entity-type", "ips").stdout
+    assert "connection_creation_rate=5.0" in shown
+    assert tool(configs, "--describe", *client).stdout.strip() == ""
+    for key, said in (("producer_byte_rate=0", "must be greater than 0"), ("controller_mutation_rate=5", "no quota")):
+        refused = tool(configs, "--alter", *client, "--add-config", key, check=False)
+        assert refused.returncode != 0
+        assert said in refused.stdout + refused.stderr
+    tool(configs, "--alter", *both, "--delete-config", "producer_byte_rate,consumer_byte_rate,request_percentage")
+    tool(configs, "--alter", "--entity-type", "users", "--entity-default", "--delete-config", "producer_byte_rate")
+    tool(configs, "--alter", "--entity-type", "ips", "--entity-name", "10.0.0.1", "--delete-config",
+         "connection_creation_rate")  # fmt: skip
+    for kind in ("users", "clients", "ips"):
+        assert tool(configs, "--describe", "--entity-type", kind).stdout.strip() == ""

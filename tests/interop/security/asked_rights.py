@@ -462,7 +462,10 @@ ASKED = (
     Asked(
         "DescribeUserScramCredentials",
         0,
-        lambda name: describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=None),
+        lambda name: describe_user_scram_credentials.DescribeUserScramCredentialsRequest(
+            # Without names Apache Kafka does not answer a client that lacks the right.
+            users=[describe_user_scram_credentials.UserName(name=name)]
+        ),
         ((Operation.DESCRIBE, CLUSTER, 31),),
     ),
     Asked(

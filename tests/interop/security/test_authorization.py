@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import SERVED_APIS
+from spark_kafkalite.testing import apache_kafka
 from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -28,6 +31,7 @@ from tests.interop.security.asked_rights import (
     login,
     plain,
 )
+from tests.interop.security.recorded_refusals import GOLDEN, record, record_apache
 from tests.interop.support.raw_client import RawClient
 from tests.patience import wait_until
 
@@ -111,6 +115,17 @@ def test_each_missing_right_is_refused_alike_for_names_that_exist_and_that_do_no
         answer = plain(alice.call(asked.request(name), asked.version), name)
         refused = REFUSALS & set(codes(answer))
         assert not refused or "transaction" in asked.label
+
+
+def test_the_error_codes_of_refusals_are_those_of_apache_kafka(broker: BrokerProcess) -> None:
+    assert record(broker.bootstrap) == json.loads(GOLDEN.read_text())
+
+
+@pytest.mark.kafka
+def test_apache_kafka_answers_what_was_recorded(tmp_path: Path) -> None:
+    if (reason := apache_kafka.available()) is not None:
+        pytest.skip(reason)
+    assert record_apache(tmp_path) == json.loads(GOLDEN.read_text())
 
 
 def fetched(client: RawClient, request: FetchRequest) -> FetchResponse:

@@ -18,8 +18,9 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.errors import KafkaError, RegistryError, ResourceNotFound, SaslAuthenticationFailed
-from spark_kafkalite.registry import entity_nodes
+from spark_kafkalite.registry import entity_nodes, znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
+from spark_kafkalite.security.scram import credential_text, new_salt, scram_credential
 from spark_kafkalite.testing.apache_kafka import properties_text
 from spark_kafkalite.testing.certificates import LOOPBACK, Authority
 from spark_kafkalite.testing.child_process import free_ports
@@ -330,6 +331,47 @@ def test_only_brokers_read_the_credentials_of_users(pair: Pair) -> None:
     finally:
         brokers_store.close()
         strangers_store.close()
+
+
+def refuses(bootstrap: str, mechanism: str, user: str, password: str) -> bool:
+    with Admin(settings_of(bootstrap, mechanism, user, password)) as admin:
+        try:
+            admin.describe_cluster()
+        except SaslAuthenticationFailed:
+            return True
+    return False
+
+
+def test_users_are_known_while_the_registry_is_unavailable(pair: Pair) -> None:
+    with Admin(settings_of(pair.brokers[1].bootstrap)) as admin:
+        admin.set_password("heidi", "heidi-pass")
+    pair.registry.pause()
+    try:
+        for mechanism, user, password in ((SCRAM_512, "heidi", "heidi-pass"), (PLAIN, ADMIN, ADMIN_PASSWORD)):
+            with Admin(settings_of(pair.brokers[1].bootstrap, mechanism, user, password)) as admin:
+                assert len(admin.describe_cluster().brokers) == 2
+        assert refuses(pair.brokers[1].bootstrap, SCRAM_512, "heidi", "wrong")
+    finally:
+        pair.registry.resume()
+
+
+def test_what_an_old_tool_writes_into_the_registry_is_followed(pair: Pair) -> None:
+    credential = credential_text(scram_credential(SCRAM_256, "ivan-pass", new_salt(), 4096))
+    entity = entity_nodes.user_entity("ivan")
+    store = open_zookeeper(pair.registry.connect, auth=("digest", DIGEST))
+    try:
+        # As kafka-configs --zookeeper does: the node, and then a notice of version 2.
+        store.create(entity_nodes.entity_node(entity), znodes.encode_config({SCRAM_256: credential})).result(PATIENCE_S)
+        notice = b'{"version":2,"entity_path":"users/ivan"}'
+        store.create(f"{znodes.CONFIG_CHANGES}/config_change_", notice, sequential=True).result(PATIENCE_S)
+    finally:
+        store.close()
+    for broker in pair.brokers:
+
+        def is_known(bootstrap: str = broker.bootstrap) -> bool:
+            return not refuses(bootstrap, SCRAM_256, "ivan", "ivan-pass")
+
+        wait_until(is_known, "the broker follows the notice")
 
 
 @pytest.mark.kafka

@@ -35,11 +35,11 @@ def _answer_before_append() -> None:
     """A commit is answered, and seen, at once; its record is written later."""
     write = Shard.write
 
-    def later(self: Shard[Any], entries: Sequence[Entry], on_done: OnDone) -> None:
+    def later(self: Shard[Any], entries: Sequence[Entry], on_done: OnDone, producer: None = None) -> None:
         if not all(isinstance(key, OffsetKey) for key, _ in entries):
-            write(self, entries, on_done)
+            write(self, entries, on_done, producer)
             return
-        self.state.apply(entries)
+        self.state.apply(entries, range(len(entries)))
         asyncio.get_running_loop().call_later(_LATE_S, write, self, entries, lambda error: None)
         on_done(None)
 

@@ -37,6 +37,8 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Incarnation, TopicPartition
+from spark_kafkalite.records import kernel
+from spark_kafkalite.records.control import Marker, build_marker
 from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.batches import make_batch, values_of
@@ -234,6 +236,23 @@ def test_a_damaged_batch_is_named_with_its_place_and_the_command_that_repairs_it
             await on.read()
 
     asyncio.run(run())
+
+
+@stage
+async def test_a_damaged_batch_of_a_transaction_ends_the_load_too() -> None:
+    """Its records are offsets of consumers, once they are committed."""
+    on = Stage()
+    builder = kernel.OpenBatch(1000)
+    builder.append(1, b"k", b"v")
+    batch = builder.build(producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    on.partition.append_own(memoryview(batch), on.partition.leader_epoch)
+    on.partition.append_own(memoryview(build_marker(7, 0, Marker(True, 1), 1)), on.partition.leader_epoch)
+    assert [header.is_control async for header, _ in on.host.read_replicated(0)] == [False, True]
+    file = on.fs.open(on.partition.log.segments.active.log_path)
+    file.pwrite(b"x", len(batch) - 1)
+    on.partition.log.local.known_damage.is_kept = False
+    with pytest.raises(CorruptMessage, match="the batch at offset 0, position 0"):
+        await on.read()
 
 
 @stage

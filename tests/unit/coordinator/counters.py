@@ -6,8 +6,9 @@ Key: the version (int16, 0) and the name; 1 in older logs. Value: int32. It also
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from spark_kafkalite.coordinator.open_transactions import OpenTransactions, ProducerIdAndEpoch
 from spark_kafkalite.coordinator.shard import Shard
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.coordinator.state_machine import OpenKeys, StateMachine, UnreadableRecord
@@ -24,6 +25,9 @@ class Counters(StateMachine):
         self.values: dict[str, int] = {}
         self.open_keys = open_keys
         self.applied: list[Entry] = []
+        # With offsets and producers, and the ends of transactions.
+        self.heard: list[tuple[object, ...]] = []
+        self.open: OpenTransactions[str, int] = OpenTransactions()
 
     def encode(self, entries: Iterable[Entry]) -> list[tuple[bytes, bytes | None]]:
         return [
@@ -39,20 +43,35 @@ class Counters(StateMachine):
     def canonical_key(self, key: bytes) -> bytes:
         return b"\0\0" + key[2:] if key.startswith(b"\0\1") else key
 
-    def decode(self, key: bytes, value: bytes) -> Entry:
-        if not key.startswith(b"\0\0") or len(value) != 4:
+    def decode(self, key: bytes, value: bytes | None) -> Entry:
+        if not key.startswith(b"\0\0") or (value is not None and len(value) != 4):
             raise UnreadableRecord(f"no counter: {key!r}")
-        return key[2:].decode(), struct.unpack(">i", value)[0]
+        return key[2:].decode(), None if value is None else struct.unpack(">i", value)[0]
 
-    def apply(self, entries: Iterable[Entry]) -> None:
-        for name, value in entries:
+    def apply(
+        self, entries: Sequence[Entry], offsets: Sequence[int], producer: ProducerIdAndEpoch | None = None
+    ) -> None:
+        for (name, value), offset in zip(entries, offsets, strict=True):
             self.applied.append((name, value))
-            if value is None:
-                self.values.pop(name, None)
-            elif value < 0:
-                raise RuntimeError("counters do not go below zero")
-            else:
-                self.values[name] = value
+            self.heard.append((name, value, offset, producer))
+            if producer is not None:
+                self.open.add(producer, name, value, offset)
+                continue
+            self.open.overtake(name, offset)
+            self._take(name, value)
+
+    def ended(self, producer: ProducerIdAndEpoch, *, commits: bool) -> None:
+        self.heard.append((producer, commits))
+        for name, value, _ in self.open.end(producer.producer_id, commits=commits):
+            self._take(name, value)
+
+    def _take(self, name: str, value: int | None) -> None:
+        if value is None:
+            self.values.pop(name, None)
+        elif value < 0:
+            raise RuntimeError("counters do not go below zero")
+        else:
+            self.values[name] = value
 
     def summary(self) -> str:
         return f"{len(self.values)} counters"

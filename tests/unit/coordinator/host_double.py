@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
+from spark_kafkalite.coordinator.open_transactions import ProducerIdAndEpoch
 from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError
 from spark_kafkalite.records import kernel
+from spark_kafkalite.records.control import Marker, build_marker
 from spark_kafkalite.records.layout import BatchHeader
 
 
@@ -22,11 +24,13 @@ class HostDouble:
         self.partitions = partitions
         self.leader_epoch = 1
         self.batches: list[bytes] = []
+        self.end_offset = 0
         self.held = False
         self.error: BaseException | None = None
         self.largest_batch = 1 << 30
         self.too_large: KafkaError | None = None
         self.open: list[asyncio.Future[int]] = []
+        self._offsets: dict[asyncio.Future[int], int] = {}
         self.gate: asyncio.Event | None = None
 
     def partition_count(self) -> int:
@@ -41,19 +45,33 @@ class HostDouble:
         elif self.too_large is not None and len(batch) > self.largest_batch:
             done.set_exception(self.too_large)
         else:
-            self.batches.append(bytes(batch))
+            base_offset = self.store(batch)
             if self.held:
                 self.open.append(done)
+                self._offsets[done] = base_offset
             else:
-                done.set_result(len(self.batches) - 1)
+                done.set_result(base_offset)
         return done
+
+    def store(self, batch: bytearray) -> int:
+        """Append a batch, and return its base offset."""
+        base_offset = self.end_offset
+        kernel.stamp(batch, 0, base_offset, self.leader_epoch)
+        self.batches.append(bytes(batch))
+        self.end_offset = kernel.read_header(batch).next_offset
+        return base_offset
+
+    def commit(self, done: asyncio.Future[int]) -> None:
+        """Commit one append that is held."""
+        self.open.remove(done)
+        done.set_result(self._offsets[done])
 
     def release(self, error: KafkaError | None = None) -> None:
         """Commit what is held, or have it fail."""
         held, self.open = self.open, []
-        for number, done in enumerate(held):
+        for done in held:
             if error is None:
-                done.set_result(number)
+                done.set_result(self._offsets[done])
             else:
                 done.set_exception(error)
 
@@ -63,12 +81,21 @@ class HostDouble:
                 await self.gate.wait()
             yield kernel.read_header(batch), memoryview(batch)
 
-    def add(self, *records: tuple[bytes | None, bytes | None]) -> None:
-        """Put a batch into the log that another broker wrote."""
+    def add(self, *records: tuple[bytes | None, bytes | None], producer: ProducerIdAndEpoch | None = None) -> None:
+        """Put a batch into the log that another broker wrote, perhaps in a transaction."""
         batch = kernel.OpenBatch(1 << 20)
         for key, value in records:
             batch.append(1, key, value)
-        self.batches.append(bytes(batch.build()))
+        if producer is None:
+            self.store(bytearray(batch.build()))
+        else:
+            producer_id, epoch = producer
+            built = batch.build(producer_id=producer_id, producer_epoch=epoch, base_sequence=0, transactional=True)
+            self.store(bytearray(built))
+
+    def end(self, producer: ProducerIdAndEpoch, marker: Marker) -> None:
+        """Put a marker into the log that another broker wrote."""
+        self.store(build_marker(producer.producer_id, producer.producer_epoch, marker, 1))
 
     def raw_records(self) -> list[list[tuple[bytes | None, bytes | None]]]:
         """Return keys and values of what was written, by batch."""

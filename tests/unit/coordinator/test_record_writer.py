@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.coordinator import record_writer
+from spark_kafkalite.coordinator.open_transactions import ProducerIdAndEpoch
 from spark_kafkalite.coordinator.shard import Shard
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
     FencedLeaderEpoch,
+    InvalidProducerEpoch,
     KafkaError,
     KafkaStorageError,
     MessageTooLarge,
@@ -26,6 +28,8 @@ from spark_kafkalite.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
+from spark_kafkalite.records import kernel
+from spark_kafkalite.records.control import Marker, build_marker
 from spark_kafkalite.testing.manual_clock import ManualClock
 from tests.seeds import SEED
 from tests.unit.coordinator.counters import Counters, counter_host, served
@@ -361,6 +365,135 @@ def test_everybody_is_told_once_whatever_comes_after_the_end(late: KafkaError | 
     asyncio.run(run())
 
 
+P7, P8 = ProducerIdAndEpoch(7, 2), ProducerIdAndEpoch(8, 0)
+COMMIT, ABORT = Marker(commits=True, coordinator_epoch=4), Marker(commits=False, coordinator_epoch=4)
+
+
+@with_loop
+async def test_records_of_a_transaction_are_a_batch_of_their_own_and_markers_keep_their_place() -> None:
+    host = counter_host()
+    clock = ManualClock()
+    shards = Shards(host, Counters, clock)
+    shards.lead(0, 1)
+    await until(lambda: not shards.is_loading)
+    shard = shards.shard_of("c")
+    told: list[object] = []
+    plain = [shard.append([("a", 1), ("b", 1)]), shard.append([("c", 1)])]
+    first = shard.append([("a", 2)], P7)
+    second = shard.append([("a", 3), ("d", 3)], P7)
+    shard.end_transaction(P7, COMMIT, told.append)
+    last = [shard.append([("b", 4)]), shard.append([("b", 5)])]
+    assert host.batches == [] and list(shard.open_keys()) == ["a", "b", "c", "a", "a", "d", "b", "b"]
+    await asyncio.gather(*plain, first, second, *last)
+    headers = [kernel.read_header(batch) for batch in host.batches]
+    assert [(each.producer_id, each.producer_epoch, each.base_sequence) for each in headers] == [
+        (-1, -1, -1), (7, 2, 0), (7, 2, 0), (7, 2, -1), (-1, -1, -1),
+    ]  # fmt: skip
+    assert [(each.is_transactional, each.record_count) for each in headers] == [
+        (False, 3), (True, 1), (True, 2), (True, 1), (False, 2),
+    ]  # fmt: skip
+    marker = build_marker(7, 2, COMMIT, clock.wall_ms())
+    kernel.stamp(marker, 0, 6, 1)
+    assert host.batches[3] == marker
+    assert told == [None]
+    assert shard.state.heard == [
+        ("a", 1, 0, None), ("b", 1, 1, None), ("c", 1, 2, None), ("a", 2, 3, P7), ("a", 3, 4, P7), ("d", 3, 5, P7),
+        (P7, True), ("b", 4, 7, None), ("b", 5, 8, None),
+    ]  # fmt: skip
+    assert shard.state.values == {"a": 3, "b": 5, "c": 1, "d": 3}
+    _, again = await served(host)
+    assert again.state.values == shard.state.values
+
+
+@with_loop
+async def test_a_marker_counts_when_it_is_committed_and_not_before() -> None:
+    host = counter_host()
+    _, shard = await served(host)
+    await shard.append([("a", 1)], P7)
+    host.held = True
+    told: list[object] = []
+    shard.end_transaction(P7, COMMIT, told.append)
+    await until(lambda: bool(host.open))
+    assert (told, shard.state.values) == ([], {})
+    host.release()
+    await until(lambda: bool(told))
+    assert (told, shard.state.values) == ([None], {"a": 1})
+
+
+@with_loop
+async def test_a_marker_that_is_refused_ends_nothing() -> None:
+    host = counter_host()
+    _, shard = await served(host)
+    await shard.append([("a", 1)], P7)
+    told: list[Any] = []
+    host.error = NotEnoughReplicas("few")
+    shard.end_transaction(P7, COMMIT, told.append)
+    await until(lambda: bool(told))
+    assert [type(error) for error in told] == [CoordinatorNotAvailable]
+    host.error = InvalidProducerEpoch("epoch 2 is older than 3")
+    shard.end_transaction(P7, ABORT, told.append)
+    await until(lambda: len(told) == 2)
+    assert type(told[1]) is InvalidProducerEpoch
+    assert shard.state.open.producers_of
+    shard.resign()
+    shard.end_transaction(P7, COMMIT, told.append)
+    assert [type(error) for error in told[2:]] == [NotCoordinator]
+    with pytest.raises(NotCoordinator):
+        await shard.append([("a", 1)], P7)
+
+
+def test_markers_too_wait_behind_a_full_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_writer, "_MOST_OPEN_BYTES", 100)
+
+    async def run() -> None:
+        host = counter_host()
+        _, shard = await served(host)
+        host.held = True
+        first = shard.append([("a" * 200, 1)], P7)
+        await until(lambda: bool(host.open))
+        told: list[Any] = []
+        shard.end_transaction(P7, COMMIT, told.append)
+        assert [type(error) for error in told] == [CoordinatorNotAvailable]
+        host.release()
+        await first
+
+    asyncio.run(run())
+
+
+@with_loop
+async def test_random_transactions_end_as_a_load_finds_them() -> None:
+    print("seed", SEED)
+    chance = random.Random(SEED)
+    host = counter_host(timeout_ms=60_000)
+    _, shard = await served(host)
+    outcomes: list[object] = []
+    for number in range(1500):
+        host.held = chance.random() < 0.5
+        host.error = NotEnoughReplicas("few") if chance.random() < 0.1 else None
+        producer = ProducerIdAndEpoch(chance.randrange(3), 0)
+        if chance.random() < 0.2:
+            shard.end_transaction(producer, COMMIT if chance.random() < 0.6 else ABORT, outcomes.append)
+        else:
+            names = chance.sample("abcdefgh", chance.randrange(1, 4))
+            entries = [(name, None if chance.random() < 0.2 else chance.randrange(99)) for name in names]
+            shard.write(entries, outcomes.append, producer if chance.random() < 0.7 else None)
+        if chance.random() < 0.5:
+            await asyncio.sleep(0)
+        if host.open and chance.random() < 0.5:
+            host.commit(chance.choice(host.open))
+        if number % 100 == 99:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            host.release()
+            await until(lambda: len(outcomes) == number + 1)  # noqa: B023
+            _, loaded = await served(host)
+            assert loaded.state.values == shard.state.values
+            assert {(each, *one) for each, records in loaded.state.open for one in records} == {
+                (each, *one) for each, records in shard.state.open for one in records
+            }
+    assert len({type(each) for each in outcomes}) == 2
+
+
 @with_loop
 async def test_random_histories_end_as_a_load_finds_them() -> None:
     seed = SEED
@@ -381,8 +514,7 @@ async def test_random_histories_end_as_a_load_finds_them() -> None:
             await asyncio.sleep(0)
         if host.open and chance.random() < 0.5:
             # In any order: what tells of commits need not keep it.
-            done = host.open.pop(chance.randrange(len(host.open)))
-            done.set_result(0)
+            host.commit(chance.choice(host.open))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     host.release()

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 
+import crc32c
 import pytest
 
 from spark_kafkalite.coordinator import shard as shard_module
 from spark_kafkalite.coordinator import shards as shards_module
+from spark_kafkalite.coordinator.open_transactions import ProducerIdAndEpoch
 from spark_kafkalite.coordinator.shard import Shard
 from spark_kafkalite.errors import CoordinatorLoadInProgress, KafkaStorageError, NotCoordinator
 from spark_kafkalite.records import kernel
+from spark_kafkalite.records.assemble import RetainedRecords, reassemble
+from spark_kafkalite.records.control import Marker, build_marker
+from spark_kafkalite.records.layout import HEADER_BYTES
 from tests.seeds import SEED
 from tests.unit.coordinator.counters import Counters, counter_host, served, shards_over
 from tests.unit.coordinator.host_double import until, with_loop
@@ -188,8 +193,8 @@ async def test_a_shard_that_resigns_while_it_applies_does_not_serve() -> None:
     applied: list[int] = []
     apply = Counters.apply
 
-    def resigning(self: Counters, entries: object) -> None:
-        apply(self, entries)  # type: ignore[arg-type]
+    def resigning(self: Counters, *records: object) -> None:
+        apply(self, *records)  # type: ignore[arg-type]
         applied.append(len(self.values))
         if len(applied) == 2:
             shards.resign(0)
@@ -268,23 +273,87 @@ async def test_a_new_epoch_begins_with_what_the_last_one_committed_and_not_with_
     assert new.state.values == {"c": 1} and lost not in host.batches
 
 
+P7, P8 = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(8, 3)
+
+
 @with_loop
-async def test_transactional_batches_are_left_out() -> None:
+async def test_a_load_finds_what_transactions_have_committed() -> None:
     host = counter_host()
-    host.add(ONE)
-    batch = bytearray(host.batches[0])
-    header = kernel.read_header(batch)
-    assert not header.is_transactional
-    batch[22] |= 0x10  # the attribute bit of transactions
-    host.batches.append(bytes(batch[:17]) + _crc(batch) + bytes(batch[21:]))
-    assert kernel.read_header(host.batches[1]).is_transactional
-    host.batches.reverse()
-    host.batches.pop()
+    host.add(counter("a", 1), counter("b", 1))
+    host.add(counter("a", 2), counter("b", 2), producer=P7)
+    host.add(counter("a", 3), producer=P8)
+    host.add(counter("b", 4))
+    host.add(counter("c", 5), producer=P8)
+    host.end(P8, Marker(commits=False, coordinator_epoch=0))
+    host.end(P7, Marker(commits=True, coordinator_epoch=0))
     _, shard = await served(host)
-    assert shard.state.values == {}
+    assert shard.state.values == {"a": 2, "b": 4}, "a record that lies behind is not replaced by one that lies before"
+    assert not shard.state.open.producers_of
+
+
+@with_loop
+async def test_a_load_hands_over_what_open_transactions_have_written() -> None:
+    host = counter_host()
+    host.add(counter("a", 1), counter("b", 1))
+    host.add(counter("a", 2), counter("b", 2), counter("d", None), producer=P7)
+    host.add(counter("b", 3))
+    _, shard = await served(host)
+    assert shard.state.values == {"a": 1, "b": 3}
+    assert shard.state.heard == [
+        ("a", 1, 0, None),
+        ("b", 3, 5, None),
+        ("a", 2, 2, P7),
+        ("d", None, 4, P7),
+    ]
+    done = asyncio.get_running_loop().create_future()
+    shard.end_transaction(P7, Marker(commits=True, coordinator_epoch=0), done.set_result)
+    assert await done is None
+    assert shard.state.values == {"a": 2, "b": 3}
+
+
+@with_loop
+async def test_an_emptied_or_unknown_control_batch_ends_nothing() -> None:
+    host = counter_host()
+    host.add(counter("a", 1), producer=P7)
+    header = kernel.read_header(build_marker(7, 0, Marker(commits=True, coordinator_epoch=0), 1))
+    host.store(reassemble(header, RetainedRecords(0, 0, -1, False, bytearray(HEADER_BYTES))))
+    _, shard = await served(host)
+    assert (shard.state.values, list(shard.state.open.producers_of)) == ({}, ["a"])
+
+
+def test_a_marker_that_cannot_be_read_is_skipped_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        host = counter_host()
+        host.add(counter("a", 1), producer=P7)
+        marker = build_marker(7, 0, Marker(commits=True, coordinator_epoch=0), 1)
+        marker[70] = 1  # its value is null
+        marker[17:21] = _crc(marker)
+        host.store(marker)
+        _, shard = await served(host)
+        assert shard.state.values == {}
+
+    asyncio.run(run())
+    assert "__counters-0: skipped 1 records: the transaction marker at offset 1 ends inside" in caplog.text
+    assert "its transaction stays open" in caplog.text
+
+
+@with_loop
+async def test_many_markers_without_records_are_read_in_pieces() -> None:
+    host = counter_host()
+    for number in range(2500):
+        host.end(ProducerIdAndEpoch(number, 0), Marker(commits=True, coordinator_epoch=0))
+    shards = shards_over(host)
+    shards.lead(0, 1)
+    passes = 0
+    while shards.is_loading:
+        passes += 1
+        await asyncio.sleep(0)
+    assert 3 <= passes < 50
+
+
+def counter(name: str, value: int | None) -> tuple[bytes, bytes | None]:
+    return b"\0\0" + name.encode(), None if value is None else value.to_bytes(4, "big")
 
 
 def _crc(batch: bytearray) -> bytes:
-    import crc32c
-
     return crc32c.crc32c(bytes(batch[21:])).to_bytes(4, "big")

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from spark_kafkalite.model import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
+from spark_kafkalite.model import BrokerEpoch, BrokerId, ControllerEpoch, Incarnation, LeaderEpoch
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.accepted_damage import AcceptedDamage
-from spark_kafkalite.registry.cluster.cluster_state import PartitionState
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller.election import elect
 from spark_kafkalite.registry.node_json import MOST_STATE_FIELDS_BYTES, NO_FIELDS, MalformedNode
 from spark_kafkalite.registry.producer_id_block import ProducerIdBlock
@@ -55,6 +55,32 @@ def test_a_registration_names_the_version_of_its_broker() -> None:
 
 def test_an_ipv6_host_is_bracketed_in_the_endpoint() -> None:
     assert json.loads(BrokerRegistration(BrokerId(1), "::1", 9).encode())["endpoints"] == ["PLAINTEXT://[::1]:9"]
+
+
+def test_a_registration_has_the_protocol_of_each_listener() -> None:
+    secured = BrokerRegistration(
+        BrokerId(1),
+        "h",
+        9093,
+        endpoints=("SSL://h:9093", "INNER://10.0.0.1:9094"),
+        protocols={"INNER": "SASL_SSL"},
+        inner_listener="INNER",
+        incarnation=Incarnation(5),
+    )
+    fields = json.loads(secured.encode())
+    assert fields["listener_security_protocol_map"] == {"SSL": "SSL", "INNER": "SASL_SSL"}
+    # Programs of old take these for the address of a listener without TLS and SASL, as Kafka has it.
+    assert (fields["host"], fields["port"]) == (None, -1)
+    read = BrokerRegistration.decode(1, secured.encode())
+    assert (read.address("SSL"), read.address("PLAINTEXT"), read.inner_protocol) == (("h", 9093), None, "SASL_SSL")
+    info = BrokerInfo.of(read, BrokerEpoch(1))
+    assert (info.host, info.inner_address, info.inner_protocol) == ("h", ("10.0.0.1", 9094), "SASL_SSL")
+    both = BrokerRegistration(
+        BrokerId(1), "h", 8, endpoints=("SSL://h:8", "OUT://h:9"), protocols={"OUT": "PLAINTEXT", "SSL": "SSL"}
+    )
+    fields = json.loads(both.encode())
+    assert (fields["host"], fields["port"]) == ("h", 9)
+    assert BrokerRegistration.decode(1, both.encode()).inner_protocol == "SSL"
 
 
 def test_a_registration_without_host_takes_its_first_endpoint() -> None:

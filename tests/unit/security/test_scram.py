@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,18 @@ from hypothesis import strategies as st
 
 from spark_kafkalite.errors import SaslAuthenticationFailed
 from spark_kafkalite.security import scram
-from spark_kafkalite.security.scram import ScramClient, ScramServer, scram_credential
+from spark_kafkalite.security.scram import (
+    SCRAM_HASHES,
+    ScramClient,
+    ScramServer,
+    credential_of_salted,
+    credential_text,
+    decoy_credential,
+    new_salt,
+    read_credential,
+    salted_password,
+    scram_credential,
+)
 from tests.seeds import SOAK
 
 SECRET = b"s" * 32
@@ -231,3 +243,54 @@ def test_whatever_the_peer_says_only_a_failed_authentication_comes_out(messages)
             except SaslAuthenticationFailed:
                 pass
     assert not server.is_done
+
+
+@pytest.mark.parametrize("mechanism", list(SCRAM_HASHES))
+def test_a_stored_credential_is_read_as_it_was_written(mechanism: str) -> None:
+    salt = new_salt()
+    credential = scram_credential(mechanism, "secret", salt, 8192)
+    assert read_credential(mechanism, credential_text(credential)) == credential
+    salted = salted_password(mechanism, "secret", salt, 8192)
+    assert credential_of_salted(mechanism, salted, salt, 8192) == credential
+
+
+def test_a_stored_credential_has_kafkas_form_and_any_order() -> None:
+    salt, iterations = b"1k8vfzy6b0s3c8xqyqzv0bqk5", 4096
+    text = credential_text(scram_credential("SCRAM-SHA-256", "secret", salt, iterations))
+    assert re.fullmatch(
+        r"salt=[A-Za-z0-9+/]+={0,2},stored_key=[A-Za-z0-9+/]{43}=,server_key=[A-Za-z0-9+/]{43}=,iterations=4096", text
+    )
+    shuffled = ",".join(reversed(text.split(",")))
+    assert read_credential("SCRAM-SHA-256", shuffled).salt == salt
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("iterations=4096", "iterations=4095"),
+        ("iterations=4096", "iterations=1000001"),
+        ("iterations=4096", "iterations=x"),
+        (",iterations=4096", ""),
+        ("salt=", "salt=!"),
+        ("stored_key=", "stored_key=AAAA"),
+        ("server_key=", "key="),
+    ],
+)
+def test_a_broken_credential_is_refused_and_not_shown(old: str, new: str) -> None:
+    text = credential_text(scram_credential("SCRAM-SHA-256", "secret", b"salt", 4096))
+    key = text.partition("stored_key=")[2][:20]
+    with pytest.raises(ValueError) as refused:
+        read_credential("SCRAM-SHA-256", text.replace(old, new, 1))
+    assert key not in str(refused.value)
+
+
+def test_decoys_look_like_what_tools_choose() -> None:
+    for number in range(50):
+        decoy = decoy_credential("SCRAM-SHA-512", f"user{number}", b"secret")
+        for salt in (decoy.salt, new_salt()):
+            assert re.fullmatch(rb"[0-9a-z]{22,26}", salt)
+    assert (
+        decoy_credential("SCRAM-SHA-512", "a", b"x").salt
+        == decoy_credential("SCRAM-SHA-512", "a", b"x").salt
+        != decoy_credential("SCRAM-SHA-512", "b", b"x").salt
+    )

@@ -1,9 +1,8 @@
-"""AlterClientQuotas (key 49), versions 0 and 1: UNSUPPORTED_VERSION for each quota that is set; removals do nothing.
+"""AlterClientQuotas (key 49), versions 0 and 1: sets and removes quotas, each entity with an outcome of its own.
 
 v0  plain
 v1  flexible
 
-Apache Kafka always keeps quotas. It, too, answers the removal of a quota that is not set without an error.
 Source: KIP-546, org.apache.kafka.controller.ClientQuotaControlManager.
 """
 
@@ -11,10 +10,11 @@ from __future__ import annotations
 
 from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.quotas.changes import QuotaOperation, change_text
+from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.errors import UnsupportedVersion
-from spark_kafkalite.slices import Work
+from spark_kafkalite.errors import InvalidRequest, KafkaError
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -24,29 +24,38 @@ from spark_kafkalite.wire.messages.alter_client_quotas import (
 )
 from spark_kafkalite.wire.rights import refused
 
-_NOT_BUILT = "Quotas of clients are not supported by this broker: nothing is limited, and nothing was changed"
 
-
-@handles(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, is_off=True)
-def handle(
+@handles(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1)
+async def handle(
     context: BrokerContext, exchange: Exchange, message: AlterClientQuotasRequest
-) -> Work[AlterClientQuotasResponse]:
-    """Refuse to set quotas."""
+) -> AlterClientQuotasResponse:
+    """Alter one entity after the other."""
+    turn = context.slices.turn()
     may_alter = exchange.may(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
     answered = []
+    seen = set()
     for entry in message.entries:
-        entity = []
-        for part in entry.entity:
-            entity.append(EntityDataResponse(entity_type=part.entity_type, entity_name=part.entity_name))
-            yield None
+        await turn.pause()
+        parts = [(each.entity_type, each.entity_name) for each in entry.entity]
+        operations = [QuotaOperation(each.key, None if each.remove else each.value) for each in entry.ops]
         code, text = 0, None
-        for change in entry.ops:
-            yield None
-            if not change.remove:
-                code, text = UnsupportedVersion.code, _NOT_BUILT
-        if not may_alter:
-            refusal = refused(ResourceType.CLUSTER)
-            code, text = refusal.code, str(refusal)
-        answered.append(EntryDataResponse(error_code=code, error_message=text, entity=entity))
-        yield None
+        try:
+            if not may_alter:
+                raise refused(ResourceType.CLUSTER)
+            name = frozenset(parts)
+            if name in seen:
+                raise InvalidRequest("Ignoring duplicate entity; name each entity once in a request")
+            seen.add(name)
+            entity = await context.quota_changes.alter(parts, operations, validate_only=message.validate_only)
+            if not message.validate_only:
+                log_change(exchange, "%s", change_text(entity, operations))
+        except KafkaError as error:
+            code, text = error.code, str(error)
+        answered.append(
+            EntryDataResponse(
+                error_code=code,
+                error_message=text,
+                entity=[EntityDataResponse(entity_type=kind, entity_name=name) for kind, name in parts],
+            )
+        )
     return AlterClientQuotasResponse(entries=answered)

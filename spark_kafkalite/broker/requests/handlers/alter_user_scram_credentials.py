@@ -3,7 +3,7 @@
 v0  flexible
 
 The client salts the password and sends the salted form, which is as good as the password: on a listener without TLS
-everyone on the way can read it. Any broker serves the request, and writes the registry itself. A user's changes are
+every host on the way can read it. Any broker serves the request, and writes the registry itself. A user's changes are
 made all together or not at all. The errors are Kafka's, one for each user:
 
 - RESOURCE_NOT_FOUND (91) for the deletion of a credential that does not exist.
@@ -49,7 +49,7 @@ from spark_kafkalite.security.scram import (
     ScramCredential,
     credential_of_salted,
 )
-from spark_kafkalite.slices import Work, filled
+from spark_kafkalite.slices import Work, filled, freed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -82,13 +82,15 @@ async def handle(
         _quiet.log(
             logging.WARNING,
             "clear",
-            "%s sent credentials of users over listener %s, which does not encrypt: everyone on the way could read "
+            "%s sent credentials of users over listener %s, which does not encrypt: every host on the way could read "
             "them; use a listener with TLS",
             exchange.session.peer,
             exchange.session.listener.name,
         )
     results = []
+    turn = context.slices.turn()
     for user, planned in outcomes.items():
+        await turn.pause()
         error: KafkaError | None = None
         if isinstance(planned, KafkaError):
             error = planned
@@ -103,6 +105,7 @@ async def handle(
                 error_message=None if error is None else str(error),
             )
         )
+    await context.slices.run(freed(outcomes))
     return AlterUserScramCredentialsResponse(results=results)
 
 
@@ -186,7 +189,7 @@ def _credential_problem(item: ScramCredentialUpsertion, mechanism: str) -> str |
 
 
 def _is_safe(session: Session) -> bool:
-    """Return whether nobody on the way can read what a client sends."""
+    """Return whether the connection is encrypted, or does not leave this host."""
     if session.listener.protocol.encrypts:
         return True
     try:

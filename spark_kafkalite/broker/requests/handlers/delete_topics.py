@@ -67,7 +67,7 @@ def _taken_out(
 ) -> Work[list[DeletableTopicResult]]:
     """Take the topics that the client may not delete out of the request, and return their answers, each once.
 
-    An id that this broker does not know is refused as unknown: nobody else asks for the rights on its name.
+    An id that this broker does not know is refused as unknown: the controller would not ask for the rights on its name.
     """
     refused_names: dict[tuple[str | None, bytes], DeletableTopicResult] = {}
     allowed_names, allowed_topics = [], []

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from spark_kafkalite.acls import Operation, ResourceType
+from spark_kafkalite.broker.authentication.scram_users import ScramUsers
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -40,23 +41,29 @@ def handle(
     """Describe the users, each once."""
     if not exchange.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         refusal = refused(ResourceType.CLUSTER)
-        return DescribeUserScramCredentialsResponse(error_code=refusal.code, error_message=str(refusal))
-    users = context.users.iterations()
-    names: Mapping[str, int] = dict.fromkeys(users, 1)
+        refused_users = (
+            DescribeUserScramCredentialsResult(user=user.name, error_code=refusal.code, error_message=str(refusal))
+            for user in message.users or ()
+        )
+        results = yield from filled([], refused_users)
+        return DescribeUserScramCredentialsResponse(
+            error_code=refusal.code, error_message=str(refusal), results=results
+        )
     if message.users:
         names = yield from counted(user.name for user in message.users)
-    return DescribeUserScramCredentialsResponse(results=(yield from filled([], _results(names, users))))
+    else:
+        names = yield from counted(sorted(context.users.names()))
+    return DescribeUserScramCredentialsResponse(results=(yield from filled([], _results(names, context.users))))
 
 
-def _results(
-    names: Mapping[str, int], users: Mapping[str, Mapping[str, int]]
-) -> Iterator[DescribeUserScramCredentialsResult]:
+def _results(names: Mapping[str, int], users: ScramUsers) -> Iterator[DescribeUserScramCredentialsResult]:
     for name, times in names.items():
+        iterations = users.iterations(name)
         if times > 1:
             yield DescribeUserScramCredentialsResult(
                 user=name, error_code=DuplicateResource.code, error_message=_TWICE + name[:_SHOWN]
             )
-        elif name not in users:
+        elif not iterations:
             yield DescribeUserScramCredentialsResult(
                 user=name, error_code=ResourceNotFound.code, error_message=_NOT_THERE + name[:_SHOWN]
             )
@@ -64,8 +71,8 @@ def _results(
             yield DescribeUserScramCredentialsResult(
                 user=name,
                 credential_infos=[
-                    CredentialInfo(mechanism=number, iterations=users[name][mechanism])
+                    CredentialInfo(mechanism=number, iterations=iterations[mechanism])
                     for number, mechanism in SCRAM_TYPES.items()
-                    if mechanism in users[name]
+                    if mechanism in iterations
                 ],
             )

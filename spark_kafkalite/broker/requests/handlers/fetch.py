@@ -37,6 +37,7 @@ from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.metrics.counters import TopicMeters
 from spark_kafkalite.broker.network.outbox import FileRange, Response
 from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_reading import Fetching, OldSlice, Reading, has_unread, tell_leaders
@@ -131,12 +132,16 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
         if session is not None:
             client.fetch_session = session
             client.call_when_closed(context.fetch_sessions.close_of)
+            session.reader = Reader.of(fetch.replica_id, fetch.isolation_level)
             return Fetching(context, exchange, fetch, session)
         return Fetching(context, exchange, (yield from _each_once(fetch)))
     session = _next_of(before, fetch, by_id=by_id)
     session.begin_next(exchange.connection.received_s)
     if not (yield from context.fetch_sessions.update(session, fetch)):
         raise FetchSessionIdNotFound("the fetch session has more partitions than one may have")
+    reader = Reader.of(fetch.replica_id, fetch.isolation_level)
+    if reader is not session.reader:
+        yield from session.read_as(reader)
     if session.is_hurried:
         session.tell_questions()
     if not session.partitions:
@@ -225,7 +230,7 @@ def _work(fetching: Fetching, work: Work[None]) -> None:
 
     if connection is not None:
         connection.hold()
-    fetching.context.slices.start(work, done)
+    fetching.context.slices.start(fetching.exchange.counted(work), done)
 
 
 def _reading_again(fetching: Fetching, result: Reading) -> Work[None]:
@@ -256,6 +261,10 @@ def _answer_deferred(fetching: Fetching, result: Reading) -> None:
 def _response(fetching: Fetching, result: Reading) -> Response | None:
     """Return the answer, or None when it comes later, because a thread reads first or packing it takes long."""
     context, exchange = fetching.context, fetching.exchange
+    # The quota decides before the session takes the answer for received: the answer of a throttled fetch is empty.
+    throttle_ms = exchange.throttle_time_ms(result.size_bytes)
+    if throttle_ms > 0:
+        return _throttled(fetching, result, throttle_ms)
     result.answered()
     if context.meters is not None:
         _count(context.meters.topics, context, fetching, result)
@@ -281,11 +290,30 @@ def _response(fetching: Fetching, result: Reading) -> Response | None:
         exchange.correlation_id,
         exchange.api_version,
         result.topics,
-        exchange.throttle_time_ms(result.size_bytes),
+        0,
         0,
         fetching.session_id,
         result.hints.endpoints,
         fetching.damage_answer(),
+    )
+
+
+def _throttled(fetching: Fetching, result: Reading, throttle_ms: int) -> Response:
+    """Return the answer to a client over its quota (KIP-219): nothing but the time for which it is throttled.
+
+    Its session goes on: the next answer has what this one would have had. One that this request has opened is closed,
+    because its first answer has to name all partitions; the client opens another one. Source:
+    FetchSession.getThrottledResponse.
+    """
+    exchange, session = fetching.exchange, fetching.session
+    result.put_back()
+    session_id = fetching.session_id
+    if session is not None and session.is_new:
+        session_id = 0
+        if exchange.session.fetch_session is session:
+            fetching.context.fetch_sessions.close_of(exchange.session)
+    return pack_fetch_response(  # type: ignore[return-value]
+        exchange.correlation_id, exchange.api_version, (), throttle_ms, 0, session_id
     )
 
 
@@ -310,7 +338,7 @@ def _pack(fetching: Fetching, result: Reading) -> Work[None]:
         exchange.correlation_id,
         exchange.api_version,
         result.topics,
-        exchange.throttle_time_ms(result.size_bytes),
+        0,
         0,
         fetching.session_id,
         result.hints.endpoints,
@@ -360,7 +388,7 @@ class DelayedFetch(WaitingFetch):
             self._is_long = first.is_long
             self._leaders = first.leaders
             for leader in self._leaders:
-                leader.waiters_with(self._fetching.replica_id).add(self)
+                leader.waiters_with(self._fetching.reader).add(self)
             if self._fetching.exchange.has_limits:
                 self._context.fetch_sessions.waiting_without[self] = None
         else:
@@ -386,13 +414,12 @@ class DelayedFetch(WaitingFetch):
     def try_complete(self) -> bool:
         session = self._fetching.session
         if not (self._is_long if session is None else self._fetching.is_long):
-            result = Reading(self._fetching)
-            result.read()
-            if not self._is_final(result) or not self.finish():
-                result.put_back()
-                return False
-            self._answer(result)
-            return True
+            counts_time = self._fetching.exchange.resume()
+            try:
+                return self._try_at_once()
+            finally:
+                if counts_time:
+                    self._fetching.exchange.pause()
         # A look at thousands of partitions takes several slices, in which others may wake this again.
         if self._is_looking:
             self._look_again = True
@@ -400,6 +427,15 @@ class DelayedFetch(WaitingFetch):
             self._is_looking = True
             self._start(self._look())
         return self.finished
+
+    def _try_at_once(self) -> bool:
+        result = Reading(self._fetching)
+        result.read()
+        if not self._is_final(result) or not self.finish():
+            result.put_back()
+            return False
+        self._answer(result)
+        return True
 
     def _look(self) -> Work[None]:
         result = Reading(self._fetching)
@@ -424,7 +460,7 @@ class DelayedFetch(WaitingFetch):
 
         if connection is not None:
             connection.hold()
-        self._context.slices.start(work, looked)
+        self._context.slices.start(self._fetching.exchange.counted(work), looked)
 
     def _looked(self, error: BaseException | None) -> None:
         self._is_looking = False
@@ -468,4 +504,4 @@ class DelayedFetch(WaitingFetch):
         elif self._fetching.exchange.has_limits:
             self._context.fetch_sessions.waiting_without.pop(self, None)
         for leader in self._leaders:
-            leader.waiters_with(self._fetching.replica_id).remove(self)
+            leader.waiters_with(self._fetching.reader).remove(self)

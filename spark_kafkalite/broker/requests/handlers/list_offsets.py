@@ -1,10 +1,10 @@
 """ListOffsets (key 2), versions 1 to 9: the offset of a time, or of one end of the log.
 
-Timestamp -1 asks for the end that the reader may see (followers: the log end), -2 for the log start, -3 (v7) for the
-record with the largest timestamp. Timestamp -4 (v8) asks for the first offset on this broker's own disk, -5 (v9) for
-the last one that is only in tiered storage. A timestamp from 0 on asks for the first record that is not older. A time
-after the last record has no offset, which is no error: -1 and -1. There is no tiered storage: -4 is -2, and -5 has no
-offset.
+All is looked up below the end that the reader may see (``replication.reader``). Timestamp -1 asks for that end, -2 for
+the log start, -3 (v7) for the record with the largest timestamp. Timestamp -4 (v8) asks for the first offset on this
+broker's own disk, -5 (v9) for the last one that is only in tiered storage. A timestamp from 0 on asks for the first
+record that is not older. A time after the last record has no offset, which is no error: -1 and -1. There is no tiered
+storage: -4 is -2, and -5 has no offset.
 
 A new leader's high watermark may not have reached the offset at which its epoch began. Until then the leader does not
 know how much of what the leader before had shown to consumers is committed. The end, and times behind the committed
@@ -32,6 +32,7 @@ from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.page_cache import look_up
@@ -125,12 +126,11 @@ def _look_up(
     partition = context.replicas.get(topic_partition)
     leader = partition.check_leader(asked.current_leader_epoch)
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+    reader = Reader.of(message.replica_id, message.isolation_level)
     if asked.timestamp == LATEST_TIMESTAMP:
-        if message.replica_id >= 0:
-            answer.offset = partition.log.log_end_offset
-        else:
+        if reader is not Reader.FOLLOWER:
             _check_known(context, exchange, partition, leader)
-            answer.offset = partition.last_stable_offset if message.isolation_level else partition.visible_end_offset
+        answer.offset = leader.end_offset_for(reader)
         answer.leader_epoch = partition.leader_epoch
         return answer
     if asked.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
@@ -141,9 +141,9 @@ def _look_up(
         return answer
     if asked.timestamp == MAX_TIMESTAMP:
         _check_known(context, exchange, partition, leader)
-        found = partition.log.offset_of_max_timestamp(partition.visible_end_offset)
+        found = partition.log.offset_of_max_timestamp(leader.end_offset_for(reader))
     else:
-        found = partition.log.offset_for_timestamp(asked.timestamp, partition.visible_end_offset)
+        found = partition.log.offset_for_timestamp(asked.timestamp, leader.end_offset_for(reader))
         if found is None:
             _check_known(context, exchange, partition, leader)
     if found is not None:

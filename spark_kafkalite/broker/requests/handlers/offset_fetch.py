@@ -23,7 +23,7 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.records import OffsetValue
-from spark_kafkalite.errors import InvalidRequest, KafkaError, TopicAuthorizationFailed
+from spark_kafkalite.errors import GroupAuthorizationFailed, InvalidRequest, KafkaError, TopicAuthorizationFailed
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -116,13 +116,18 @@ def _topics(
 def _look_up(context: BrokerContext, exchange: Exchange, group_id: str, asked: _Asked) -> Work[tuple[int, _Found]]:
     """Return the group's error and what it has committed; with an error every partition asked for has nothing.
 
-    Topics that the client may not describe are forbidden if they are named, and left out of all.
+    Topics that the client may not describe are forbidden if they are named, and left out of all. With a group that it
+    may not describe no topic is answered, where the answer has a place for the group's error.
     """
     error_code = 0
     committed: Mapping[TopicPartition, OffsetValue] = {}
     try:
         exchange.require(Operation.DESCRIBE, ResourceType.GROUP, group_id)
         committed = context.groups.shards.shard_of(group_id).state.offsets.of(group_id)
+    except GroupAuthorizationFailed as error:
+        if exchange.api_version >= _FIRST_VERSION_WITH_GROUP_ERROR:
+            return error.code, {}
+        error_code = error.code
     except KafkaError as error:
         error_code = error.code
     if asked is None or sum(len(topic.partition_indexes) for topic in asked) > _READ_AT_ONCE:

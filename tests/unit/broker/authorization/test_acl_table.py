@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -19,12 +18,13 @@ from spark_kafkalite.acls import (
     ResourceType,
 )
 from spark_kafkalite.broker.authorization.acl_table import AclTable, host_text
+from tests.seeds import SOAK
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
 READ, WRITE, DESCRIBE, ALL = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL
-CASES = int(os.environ.get("KAFKALITE_ACL_CASES", "10000"))
+CASES = 1_000_000 if SOAK else 10_000
 # Decisions about one set of ACLs.
 _OF_ONE_SET = 50
 
@@ -87,7 +87,6 @@ def random_acl(chance: random.Random) -> Acl:
 
 
 def test_decisions_are_those_of_the_reference_however_the_acls_came_and_went() -> None:
-    """KAFKALITE_ACL_CASES says how many decisions; the soak asks for a million."""
     chance = random.Random(CASES)
     table, present = AclTable(), dict.fromkeys(random_acl(chance) for _ in range(5))
     for each in present:

@@ -21,6 +21,9 @@ from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peer import PeerConnection, PeerIdentity, PeerSettings
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.wire_versions import WireVersions
+from spark_kafkalite.broker.quotas.allowance import Windows
+from spark_kafkalite.broker.quotas.connection_rates import ConnectionRates
+from spark_kafkalite.broker.quotas.limits import Limits
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import SERVED_APIS, Dispatcher, ServedApi
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -52,6 +55,7 @@ class Door:
         # Whichever is the present one: tests say what others have.
         self.inner_wire.versions = WireVersions(1, 1)
         self.inner_wire.set_secret(ClusterSecret((SECRET,)))
+        self.limits = Limits()
         self.acceptor = Acceptor(
             self.loop,
             self.slices,
@@ -61,6 +65,7 @@ class Door:
             self.inner_wire,
             BrokerTls(config.current),
             lambda: 0,
+            ConnectionRates(self.loop.time, Windows(), self.limits),
         )
         # Without a registry: a test puts credentials here, by mechanism and user.
         self.credentials: dict[tuple[str, str], ScramCredential] = {}

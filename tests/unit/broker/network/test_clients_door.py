@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import random
 import struct
 from typing import Any
 
 import pytest
 
+from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
+from spark_kafkalite.broker.network import acceptor
 from spark_kafkalite.broker.network.session import Handshake
 from spark_kafkalite.errors import IllegalSaslState, SaslAuthenticationFailed
 from spark_kafkalite.security.cluster_secret import MECHANISM, broker_user
@@ -21,6 +25,7 @@ from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.patience import PATIENCE_S, wait_until_async
+from tests.seeds import SEED
 from tests.unit.broker.network.brokers_door import HEARTBEAT_VERSION, OTHER_SECRET, SECRET, Door, door
 from tests.unit.broker.network.test_brokers_door import Stranger, run, stranger
 
@@ -374,3 +379,77 @@ def test_api_versions_names_the_sasl_apis() -> None:
             assert spans[ApiKey.SASL_HANDSHAKE] == (0, 1) and spans[ApiKey.SASL_AUTHENTICATE] == (0, 2)
 
     run(test)
+
+
+def test_a_crowd_that_does_not_authenticate_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "_MOST_HANDSHAKES", 5)
+
+    async def test() -> None:
+        async with clients_door() as one, contextlib.AsyncExitStack() as crowd:
+            good = await crowd.enter_async_context(stranger(one))
+            await by_plain(good, "alice", "alice-pass")
+            strangers = []
+            for _ in range(7):
+                who = await crowd.enter_async_context(stranger(one))
+                await who.handshake("PLAIN")
+                strangers.append(who)
+            assert await strangers[0].is_closed() and await strangers[1].is_closed()
+            assert len(one.acceptor) == 6
+            await good.beat()
+            # The youngest still may.
+            assert (await strangers[6].say(plain("bob", "bob-pass"))).error_code == 0
+            await strangers[6].beat()
+
+    run(test)
+
+
+def test_mutated_tokens_and_requests_are_survived(caplog: pytest.LogCaptureFixture) -> None:
+    source = random.Random(SEED)
+    print(f"seed {SEED}")
+
+    def mutated(data: bytes) -> bytes:
+        changed = bytearray(data)
+        for _ in range(source.randrange(1, 4)):
+            at = source.randrange(len(changed) + 1)
+            kind = source.randrange(3)
+            if kind == 0:
+                changed[at:at] = source.randbytes(source.randrange(1, 9))
+            elif kind == 1:
+                del changed[at : at + source.randrange(1, 9)]
+            elif at < len(changed):
+                changed[at] = source.randrange(256)
+        return bytes(changed) or b"\0"
+
+    async def test() -> None:
+        async with clients_door(**{"connection.failed.authentication.delay.ms": 0}) as one:
+            add_scram(one, "carol", "carol-pass")
+            # As from many addresses, so that no failure is answered later than others.
+            one.authentication._delays = FailureDelays(0.0, itertools.count(step=100).__next__)
+            for number in range(150):
+                async with stranger(one) as who:
+                    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                        if number % 3 == 0:
+                            frame = encode_request(SaslHandshakeRequest(mechanism="PLAIN"), 1, 1, "x")
+                            frame = mutated(frame)
+                            who.writer.write(struct.pack(">i", len(frame)) + frame)
+                            who.writer.write_eof()
+                            await who.reader.read()
+                        elif number % 3 == 1:
+                            await who.handshake("PLAIN")
+                            await who.say(mutated(plain("alice", "alice-pass")))
+                        else:
+                            await who.handshake("SCRAM-SHA-512")
+                            client = ScramClient("SCRAM-SHA-512", "carol", "carol-pass")
+                            first = client.first()
+                            early = source.random() < 0.5
+                            answer = await who.say(mutated(first) if early else first)
+                            if not early:
+                                await who.say(mutated(client.answer(answer.auth_bytes) or b""))
+            async with stranger(one) as who:
+                assert (await by_scram(who, "carol", "carol-pass")).error_code == 0
+                await who.beat()
+
+    with caplog.at_level(logging.DEBUG):
+        run(test)
+    # A handler that fails is one that was broken by what a stranger has sent.
+    assert [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR] == []

@@ -11,7 +11,9 @@ import pytest
 
 from spark_kafkalite.broker.replication import next_leader
 from spark_kafkalite.broker.replication.append_queue import QueuedBatch
+from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading
 from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch
@@ -56,14 +58,14 @@ def partition(harness: Harness) -> Partition:
 def test_followers_read_to_the_log_end_and_consumers_what_is_committed(harness: Harness, partition: Partition) -> None:
     leader = partition.check_leader(4)
     harness.append(partition, 3)
-    assert (leader.end_offset_for(-1), leader.end_offset_for(FOLLOWER)) == (0, 3)
+    assert (leader.end_offset_for(Reader.UNCOMMITTED), leader.end_offset_for(Reader.FOLLOWER)) == (0, 3)
     assert leader.read(0, 1000, at_least_one=True) is None
-    found = leader.read(0, 1000, at_least_one=True, replica_id=FOLLOWER)
+    found = leader.read(0, 1000, at_least_one=True, reader=Reader.FOLLOWER)
     assert found is not None
     assert len(values_of(found.read())) == 3
-    assert leader.read(3, 1000, at_least_one=True, replica_id=FOLLOWER) is None
+    assert leader.read(3, 1000, at_least_one=True, reader=Reader.FOLLOWER) is None
     with pytest.raises(OffsetOutOfRange):
-        leader.read(4, 1000, at_least_one=True, replica_id=FOLLOWER)
+        leader.read(4, 1000, at_least_one=True, reader=Reader.FOLLOWER)
     with pytest.raises(OffsetOutOfRange, match="offset 4 is beyond the log end offset 3"):
         leader.follower_fetched(FOLLOWER, INCARNATION, 4)
     for stranger in (1, 3):
@@ -118,8 +120,8 @@ def test_a_log_start_is_confirmed_by_an_in_sync_replica_that_has_it_or_by_none_t
 def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partition) -> None:
     leader = partition.check_leader()
     consumer, follower, producer = Waiter(), Waiter(), Waiter()
-    leader.waiters_with(-1).add(consumer)
-    leader.waiters_with(FOLLOWER).add(follower)
+    leader.waiters_with(Reader.UNCOMMITTED).add(consumer)
+    leader.waiters_with(Reader.FOLLOWER).add(follower)
     leader.ack_waiters.add(producer)
     harness.append(partition, 3)
     harness.run_loop()
@@ -135,12 +137,40 @@ def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partit
     assert (consumer.checks, producer.checks, partition.high_watermark) == (1, 1, 2)
 
 
+def test_a_reader_of_committed_transactions_waits_for_the_last_stable_offset(
+    harness: Harness, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stable = 1
+    monkeypatch.setattr(Bounds, "stable_end_offset", lambda bounds, _: min(stable, bounds.high_watermark))
+    leader = partition.check_leader()
+    uncommitted, committed = Waiter(), Waiter()
+    leader.waiters_with(Reader.UNCOMMITTED).add(uncommitted)
+    leader.waiters_with(Reader.COMMITTED).add(committed)
+    for _ in range(3):
+        harness.append(partition, 1)
+    leader.follower_fetched(FOLLOWER, INCARNATION, 2)
+    harness.run_loop()
+    assert (leader.end_offset_for(Reader.UNCOMMITTED), leader.end_offset_for(Reader.COMMITTED)) == (2, 1)
+    assert (uncommitted.checks, committed.checks) == (1, 1)
+    # More is committed behind an open transaction.
+    leader.follower_fetched(FOLLOWER, INCARNATION, 3)
+    harness.run_loop()
+    assert (uncommitted.checks, committed.checks) == (2, 1)
+    found = leader.read(0, 10_000, at_least_one=True, reader=Reader.COMMITTED)
+    assert found is not None
+    assert len(values_of(found.read())) == 1
+    assert leader.read(1, 10_000, at_least_one=True, reader=Reader.COMMITTED) is None
+    leader.end(NotLeaderOrFollower("over"))
+    harness.run_loop()
+    assert (uncommitted.checks, committed.checks) == (3, 2)
+
+
 def test_what_followers_have_after_it_was_flushed_is_shown_at_once(harness: Harness) -> None:
     harness.services.live_brokers = lambda: {1: live_broker(1), FOLLOWER: live_broker(FOLLOWER)}
     partition = harness.partition(lead=False, visibility_policy="flushed", flush_messages=2)
     partition.become_leader(of_two(1, FOLLOWER, epoch=4, version=1))
     leader, consumer = partition.check_leader(), Waiter()
-    leader.waiters_with(-1).add(consumer)
+    leader.waiters_with(Reader.UNCOMMITTED).add(consumer)
     harness.append(partition, 2)
     harness.run_loop()
     harness.io.run_one()
@@ -262,6 +292,13 @@ class Answers:
         self.connection = None
         self.session: Any = SimpleNamespace(rights=None)
         self.has_limits = False
+        self.quota = None
+
+    def resume(self) -> bool:
+        return False
+
+    def counted(self, work: Any) -> Any:
+        return work
 
     def may(self, *_: object) -> bool:
         return True

@@ -382,6 +382,16 @@ def test_what_becomes_of_a_log_that_was_set_aside_depends_on_its_topic(world: Wo
     assert fate("here-0.aa-stray", b"o" * 16) is StrayFate.KEPT
     assert fate("here-0.aa-stray", None) is StrayFate.KEPT_FOR_A_TIME
     assert fate("gone-0.aa-stray", None) is StrayFate.KEPT
+    # A reassignment has moved the partition away; without its word in the state the list was written by hand.
+    key = TopicPartition("here", 0)
+    away = replace(world.state(epoch=1, version=1), replicas=(OTHER,), leader=OTHER, isr=(OTHER,))
+    world.change(key, away)
+    assert fate("here-0.aa-stray", b"h" * 16) is StrayFate.KEPT_FOR_A_TIME
+    world.change(key, replace(away, version=2, removed=(ME,)))
+    assert fate("here-0.aa-stray", b"h" * 16) is StrayFate.DELETED
+    assert fate("here-0.aa-stray", None) is StrayFate.KEPT_FOR_A_TIME
+    world.change(key, replace(away, version=3, replicas=(OTHER, ME)))
+    assert fate("here-0.aa-stray", b"h" * 16) is StrayFate.KEPT_FOR_A_TIME
 
 
 def test_a_loss_that_is_acted_upon_late_does_not_end_what_is_led_under_the_next_registration(world: World) -> None:

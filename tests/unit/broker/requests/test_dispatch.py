@@ -17,7 +17,7 @@ from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, Dispatcher, ServedApi
-from spark_kafkalite.broker.requests.exchange import Exchange, Oversight
+from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Quota
 from spark_kafkalite.broker.requests.gate import AT_ONCE, Gate
 from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.slices import PASS_S, SLICE_S, Slices, Work
@@ -33,17 +33,29 @@ from tests.unit.slice_clock import SliceClock
 DELETE_GROUPS, HEARTBEAT = ApiKey.DELETE_GROUPS, ApiKey.HEARTBEAT
 
 
+class QuotaOfAll:
+    """Gives every client the same quota."""
+
+    are_set = True
+
+    def __init__(self, quota: Quota) -> None:
+        self._quota = quota
+
+    def of(self, session: Session, client_id: str | None) -> Quota:
+        return self._quota
+
+
 class World:
     """A dispatcher with handlers of the test's own, on the running loop."""
 
-    def __init__(self, oversight: Oversight | None = None) -> None:
+    def __init__(self, oversight: Oversight | None = None, quota: Quota | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         # Each reading of the clock, one a step of work, takes ten microseconds; handlers take more of it.
         self.clock = SliceClock(reading_s=1e-5)
         slices = Slices(self.loop, self.clock)
         self.context: Any = SimpleNamespace(loop=self.loop, slices=slices, gate=Gate(slices.now), clock=self.clock)
         self.apis: dict[int, ServedApi] = {}
-        self.dispatcher = Dispatcher(self.context, self.apis, oversight)
+        self.dispatcher = Dispatcher(self.context, self.apis, oversight, quotas=QuotaOfAll(quota) if quota else None)
 
     def serve(
         self,
@@ -147,9 +159,9 @@ def busy(context: Any, slices: int) -> Iterator[None]:
         yield None
 
 
-def run(scenario: Callable[[World], Any], oversight: Oversight | None = None) -> None:
+def run(scenario: Callable[[World], Any], oversight: Oversight | None = None, *, quota: Quota | None = None) -> None:
     async def main() -> None:
-        await scenario(World(oversight))
+        await scenario(World(oversight, quota))
 
     asyncio.run(main())
 

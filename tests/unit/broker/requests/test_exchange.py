@@ -1,10 +1,11 @@
-"""Exchanges under an oversight: one that refuses, one that delays, one that counts; and sessions."""
+"""Exchanges under an oversight that refuses, or that counts; under a quota that delays; and sessions."""
 
 from __future__ import annotations
 
 import asyncio
 import struct
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -56,10 +57,15 @@ class Refusing(Oversight):
         return None
 
 
-class Delaying(Oversight):
+class Delaying:
     def __init__(self, throttle_ms: int = 500) -> None:
         self.throttle_ms = throttle_ms
         self.asked: list[tuple[int, int, int]] = []
+
+    counts_time = False
+
+    def most_fetch_bytes(self, asked: int) -> int:
+        return asked
 
     def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
         self.asked.append((exchange.correlation_id, exchange.request_bytes, response_bytes))
@@ -176,7 +182,7 @@ def test_a_throttled_client_has_its_answer_at_once_and_is_then_not_served_for_as
         client.fake.run_soon()
         assert (client.answers(), served) == ([1, 2], [1, 2])
 
-    run(scenario, Delaying())
+    run(scenario, quota=Delaying())
 
 
 def test_time_in_which_a_client_is_muted_is_neither_idle_nor_slow() -> None:
@@ -193,11 +199,11 @@ def test_time_in_which_a_client_is_muted_is_neither_idle_nor_slow() -> None:
         assert client.connection.overdue(client.fake.now) is None
         assert "idle" in (client.connection.overdue(client.fake.now + 11) or "")
 
-    run(scenario, Delaying(3_600_000))
+    run(scenario, quota=Delaying(3_600_000))
 
 
 def test_the_longest_of_several_delays_holds() -> None:
-    oversight = Delaying(1000)
+    quota = Delaying(1000)
     waiting: list[Exchange] = []
 
     def raw(_: Any, exchange: Exchange, frame: memoryview, position: int) -> None:
@@ -210,7 +216,7 @@ def test_the_longest_of_several_delays_holds() -> None:
         client.send(small(), small(), small())
         await client.until(lambda: len(waiting) == 3)
         for delay_ms, exchange in zip((1000, 3000, 100), waiting, strict=True):
-            oversight.throttle_ms = delay_ms
+            quota.throttle_ms = delay_ms
             exchange.answer(b"\0\0\0\0")
         client.fake.run_soon()
         assert len(client.answers()) == 3, "answers leave whatever is muted"
@@ -221,11 +227,11 @@ def test_the_longest_of_several_delays_holds() -> None:
         client.fake.run_soon()
         assert client.fake.reader is not None
 
-    run(scenario, oversight)
+    run(scenario, quota=quota)
 
 
 def test_the_size_of_what_a_handler_answers_is_charged_once() -> None:
-    oversight = Delaying(0)
+    quota = Delaying(0)
 
     def raw(_: Any, exchange: Exchange, frame: memoryview, position: int) -> bytes:
         assert exchange.throttle_time_ms(12_345) == 0
@@ -236,10 +242,81 @@ def test_the_size_of_what_a_handler_answers_is_charged_once() -> None:
         client = world.connect()
         client.send(small())
         request_bytes = len(codec.encode_request(small(), 2, 1, None))
-        assert oversight.asked == [(1, request_bytes, 12_345)]
+        assert quota.asked == [(1, request_bytes, 12_345)]
         assert client.fake.reader is not None
 
-    run(scenario, oversight)
+    run(scenario, quota=quota)
+
+
+def test_a_quota_is_told_for_how_long_the_loop_has_worked_on_a_request() -> None:
+    """Inline, in slices, and in a coroutine; what others do meanwhile does not count."""
+
+    class Timing(Delaying):
+        counts_time = True
+
+        def __init__(self) -> None:
+            super().__init__(0)
+            self.worked_s: list[float] = []
+
+        def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
+            self.worked_s.append(exchange.worked_s)
+            return 0
+
+    quota = Timing()
+
+    def spin() -> None:
+        until_s = perf_counter() + 0.01
+        while perf_counter() < until_s:
+            pass
+
+    def inline(*_: Any) -> HeartbeatResponse:
+        spin()
+        return HeartbeatResponse()
+
+    def in_slices(context: Any, *_: Any) -> Work[DeleteGroupsResponse]:
+        for _ in range(3):
+            spin()
+            # A slice is over: another one's turn comes first.
+            context.clock.take(1.0)
+            yield None
+        return DeleteGroupsResponse()
+
+    async def waits(context: Any, exchange: Exchange, _: Any) -> HeartbeatResponse:
+        await asyncio.sleep(0.05)
+        return HeartbeatResponse()
+
+    async def scenario(world: World) -> None:
+        world.serve(HEARTBEAT, inline)
+        world.serve(DELETE_GROUPS, in_slices)
+        client = world.connect()
+        client.send(small())
+        await client.until(lambda: client.answers() == [1])
+        client.send(names(1))
+        await client.until(lambda: client.answers() == [1, 2])
+        world.serve(HEARTBEAT, waits)
+        client.send(small())
+        await client.until(lambda: client.answers() == [1, 2, 3])
+
+    run(scenario, quota=quota)
+    at_once, sliced, waited = quota.worked_s
+    assert at_once >= 0.01
+    assert sliced >= 0.03
+    assert waited < 0.04
+
+
+def test_without_a_quota_that_counts_time_work_stays_as_it_is() -> None:
+    async def scenario(world: World) -> None:
+        client = world.connect()
+        exchange = Exchange(client.connection, (DELETE_GROUPS, 0, 1, None))
+        work = echo(None, None, names(1))
+        assert exchange.counted(work) is work
+        assert not exchange.resume()
+        exchange.quota = Delaying()
+        assert exchange.counted(work) is work
+        assert not exchange.resume()
+        work.close()
+
+    run(scenario)
 
 
 # Counting -------------------------------------------------------------------------------------------------------------

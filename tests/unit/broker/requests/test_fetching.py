@@ -12,11 +12,12 @@ import pytest
 
 from spark_kafkalite.broker.network.outbox import FileRange
 from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests import fetch_sessions, handlers
-from spark_kafkalite.broker.requests.dispatch import Dispatcher
+from spark_kafkalite.broker.requests.dispatch import Dispatcher, QuotaSource
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import EVICTION_S, FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
@@ -39,6 +40,7 @@ from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tests.unit.broker.replication.test_partition import Harness
+from tests.unit.broker.requests.test_dispatch import QuotaOfAll
 from tests.unit.slice_clock import SliceClock
 
 TOPIC, TOPIC_ID = "t", b"i" * 16
@@ -55,6 +57,7 @@ class Connection:
         self.session.broker_id = broker_id
         self.received_s = 0.0
         self.held = 0
+        self.muted_s: list[float] = []
         self.answers: list[Any] = []
         self.closed = ""
 
@@ -78,7 +81,7 @@ class Connection:
         self.held -= 1
 
     def mute(self, seconds: float) -> None:
-        raise AssertionError
+        self.muted_s.append(seconds)
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Any]:
         return frame, lambda: None
@@ -119,7 +122,7 @@ class Connection:
 class Bed:
     """Partitions of one topic and what handlers need around them."""
 
-    def __init__(self, harness: Harness) -> None:
+    def __init__(self, harness: Harness, quotas: QuotaSource | None = None) -> None:
         self.harness = harness
         harness.services.live_brokers = lambda: {each: live_broker(each) for each in (1, 2, 3)}
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -141,7 +144,7 @@ class Bed:
             address_of=lambda broker, session: (broker.host + "-" + session.listener.name, broker.port),
         )
         handlers.load()
-        self.dispatcher = Dispatcher(self.context)
+        self.dispatcher = Dispatcher(self.context, quotas=quotas)
         self.set_leader(ME, 4)
 
     def _get(self, topic_partition: TopicPartition) -> Partition:
@@ -557,13 +560,153 @@ class TestFollowers:
         return result.error_code, result.offset
 
 
-def offset_found(bed: Bed, version: int, timestamp: int) -> tuple[int, int]:
+def offset_found(bed: Bed, version: int, timestamp: int, isolation_level: int = 0) -> tuple[int, int]:
     """Return what a consumer is answered that asks for the offset of a time: error code and offset."""
     asked = ListOffsetsTopic(name=TOPIC, partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)])
     exchange: Any = Exchange(Connection(bed), (2, version, 1, "c"))  # type: ignore[arg-type]
-    request = ListOffsetsRequest(replica_id=-1, topics=[asked])
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=[asked])
     result = run_whole(list_offsets.handle(bed.context, exchange, request)).topics[0].partitions[0]
     return result.error_code, result.offset
+
+
+class TestThrottled:
+    """A fetch over its client's quota, by a stub that says for how long each one is throttled (KIP-219)."""
+
+    class Stub:
+        def __init__(self, *throttle_ms: int) -> None:
+            self.left = list(throttle_ms)
+            self.asked: list[int] = []
+
+        counts_time = False
+
+        def most_fetch_bytes(self, asked: int) -> int:
+            return asked
+
+        def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
+            self.asked.append(response_bytes)
+            return self.left.pop(0)
+
+    @staticmethod
+    def bed(harness: Harness, quota: Stub, count: int = 3) -> Bed:
+        bed = Bed(harness, QuotaOfAll(quota))
+        partition = bed.lead()
+        for _ in range(count):
+            harness.append(partition, 1)
+        return bed
+
+    def test_what_a_throttled_fetch_would_have_answered_comes_with_the_next(self, harness: Harness) -> None:
+        quota = self.Stub(0, 700, 0)
+        bed = self.bed(harness, quota)
+        connection = Connection(bed)
+        first = opening()
+        answer = connection.fetch(first)
+        bed.harness.append(bed.partitions[TopicPartition(TOPIC, 0)], 2)
+        behind = [(TOPIC_ID, [packed.FetchPartition(0, 3, 1 << 20)])]
+        throttled = connection.fetch(going_on(first, answer, 1, topics=behind))
+        assert (throttled.topics, throttled.throttle_time_ms, throttled.error_code) == ([], 700, 0)
+        assert throttled.session_id == answer.session_id
+        assert connection.muted_s == [0.7]
+        # Neither the records nor the new high watermark count as received.
+        late = connection.fetch(going_on(first, answer, 2))
+        ((_, (one,)),) = late.topics
+        assert (one.high_watermark, len(values_of(one.records)), late.throttle_time_ms) == (5, 2, 0)
+        assert quota.asked[1] == quota.asked[2] > 0
+
+    def test_a_throttled_opening_fetch_has_no_session(self, harness: Harness) -> None:
+        quota = self.Stub(300, 0)
+        bed = self.bed(harness, quota)
+        connection = Connection(bed)
+        throttled = connection.fetch(opening())
+        assert (throttled.topics, throttled.throttle_time_ms, throttled.session_id) == ([], 300, 0)
+        assert (connection.session.fetch_session, len(bed.context.fetch_sessions)) == (None, 0)
+        assert not bed.partitions[TopicPartition(TOPIC, 0)].check_leader().consumers.watchers
+        answer = connection.fetch(opening())
+        assert answer.session_id > 0
+        assert answer.topics
+
+    def test_a_throttled_fetch_without_a_session_is_empty(self, harness: Harness) -> None:
+        quota = self.Stub(300, 0)
+        bed = self.bed(harness, quota)
+        connection = Connection(bed)
+        alone = opening()._replace(session_epoch=-1)
+        throttled = connection.fetch(alone)
+        assert (throttled.topics, throttled.throttle_time_ms) == ([], 300)
+        assert len(connection.fetch(alone).topics) == 1
+
+    def test_a_fetch_that_waited_is_throttled_too(self, harness: Harness) -> None:
+        quota = self.Stub(0, 400, 0)
+        bed = self.bed(harness, quota, 0)
+        connection = Connection(bed)
+        first = opening(max_wait_ms=WAIT_MS)
+        connection.send(first)
+        partition = bed.partitions[TopicPartition(TOPIC, 0)]
+        bed.harness.append(partition, 1)
+        answer = connection.receive()
+        behind = [(TOPIC_ID, [packed.FetchPartition(0, 1, 1 << 20)])]
+        connection.send(going_on(first, answer, 1, topics=behind))
+        assert connection.receive_all() == []
+        bed.harness.append(partition, 1)
+        throttled = connection.receive()
+        assert (throttled.topics, throttled.throttle_time_ms) == ([], 400)
+        ((_, (one,)),) = connection.fetch(going_on(first, answer, 2)).topics
+        assert len(values_of(one.records)) == 1
+
+
+class TestReaders:
+    """What readers of committed transactions alone see, where the last stable offset is below the visible end."""
+
+    @pytest.fixture
+    def stable(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Change its one number for another last stable offset."""
+        stable = [1]
+        monkeypatch.setattr(Bounds, "stable_end_offset", lambda bounds, _: min(stable[0], bounds.high_watermark))
+        return stable
+
+    def test_every_offset_is_looked_up_below_what_the_reader_sees(self, bed: Bed, stable: list[int]) -> None:
+        partition = bed.lead()
+        bed.harness.append(partition, 1)
+        now_ms = bed.harness.clock.wall_ms()
+        bed.harness.clock.advance(ms=10)
+        bed.harness.append(partition, 1)
+        for level, newest in ((0, 1), (1, 0)):
+            found = {asked: offset_found(bed, 9, asked, level)[1] for asked in (-1, -3, now_ms + 1)}
+            assert found == {-1: newest + 1, -3: newest, now_ms + 1: 1 if level == 0 else -1}
+
+    def test_a_session_waits_behind_an_open_transaction_and_is_not_read_again_and_again(
+        self, bed: Bed, stable: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        partition = bed.lead()
+        for _ in range(3):
+            bed.harness.append(partition, 1)
+        connection = Connection(bed)
+        first = opening(isolation_level=1, max_wait_ms=WAIT_MS)
+        answer = connection.fetch(first)
+        ((_, (one,)),) = answer.topics
+        assert (one.high_watermark, one.last_stable_offset, len(values_of(one.records))) == (3, 1, 1)
+        behind = [(TOPIC_ID, [packed.FetchPartition(0, 1, 1 << 20)])]
+        connection.send(going_on(first, answer, 1, topics=behind))
+        assert connection.receive_all() == []
+        (session,) = {each.session for each in partition.check_leader().stable_readers.watchers}
+        assert not session.news, "there is nothing to read for it"
+        # A marker has come: its commit wakes those who wait for the last stable offset.
+        stable[0] = 4
+        bed.harness.append(partition, 1)
+        ((_, (one,)),) = connection.receive().topics
+        assert (one.last_stable_offset, len(values_of(one.records))) == (4, 3)
+
+    def test_a_session_that_reads_as_another_waits_for_the_others_end(self, bed: Bed, stable: list[int]) -> None:
+        partition = bed.lead()
+        for _ in range(2):
+            bed.harness.append(partition, 1)
+        connection = Connection(bed)
+        first = opening(isolation_level=1)
+        answer = connection.fetch(first)
+        behind = [(TOPIC_ID, [packed.FetchPartition(0, 1, 1 << 20)])]
+        assert connection.fetch(going_on(first, answer, 1, topics=behind)).topics == []
+        ((_, (one,)),) = connection.fetch(going_on(first, answer, 2, isolation_level=0)).topics
+        assert len(values_of(one.records)) == 1
+        leader = partition.check_leader()
+        assert (len(leader.consumers.watchers), len(leader.stable_readers.watchers)) == (1, 0)
 
 
 class TestNewLeaders:

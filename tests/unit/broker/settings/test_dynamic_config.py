@@ -140,3 +140,52 @@ def test_secrets_of_a_file_that_is_read_again_are_not_shown(config: DynamicConfi
         )
     )
     assert changes.text() == "a restart is needed for zookeeper.connect, zookeeper.digest"
+
+
+LOCATION = "listener.name.out.ssl.keystore.location"
+
+
+@pytest.fixture
+def with_listeners() -> DynamicConfig:
+    settings = {"listeners": "PLAINTEXT://h:1,OUT://h:2", "listener.security.protocol.map": "OUT:SSL"}
+    return DynamicConfig(BrokerConfig.from_properties(settings))
+
+
+@pytest.mark.parametrize(
+    ("name", "entity", "message"),
+    [
+        (
+            "ssl.keystore.location",
+            "1",
+            r"read-only: .*; listener\.name\.LISTENER\.ssl\.keystore\.location can be changed",
+        ),
+        ("listener.name.out.ssl.key.password", "1", "read-only: it cannot be updated dynamically"),
+        ("listener.name.ot.ssl.keystore.location", "1", "there is no listener 'ot'; did you mean 'out'"),
+        (LOCATION, DEFAULT_ENTITY, "a setting of one broker's listener: set it for each broker"),
+    ],
+)
+def test_which_settings_of_a_listener_cannot_be_altered(
+    with_listeners: DynamicConfig, name: str, entity: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        with_listeners.check([name], {name: "/a"}, entity)
+
+
+def test_a_setting_of_a_listener_is_altered_if_all_checks_pass(with_listeners: DynamicConfig) -> None:
+    seen: list[object] = []
+
+    def check(config: BrokerConfig) -> None:
+        seen.append(config[LOCATION])
+        if config[LOCATION] == "/bad":
+            raise ConfigError("it cannot be used")
+
+    with_listeners.add_check(check)
+    with_listeners.check([LOCATION], {LOCATION: "/good"}, "1")
+    with pytest.raises(ConfigError, match="it cannot be used"):
+        with_listeners.check([LOCATION], {LOCATION: "/bad"}, "1")
+    assert seen == ["/good", "/bad"]
+    # Whoever wrote it: what there is no listener for is in nobody's way.
+    changed(with_listeners, given({"listener.name.gone.ssl.keystore.location": "/x", LOCATION: "/good"}, {}))
+    assert with_listeners.current[LOCATION] == "/good"
+    with_listeners.file_changed(with_listeners.current)
+    with_listeners.check([LOCATION], {LOCATION: "/good"}, "1")

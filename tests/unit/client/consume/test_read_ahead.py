@@ -230,6 +230,37 @@ def test_a_partition_that_an_answer_leaves_out_is_asked_for_again(make: Make, br
     assert take(ahead)[0] == 0
 
 
+def throttling(times: int, asked: list[int]) -> Callable[[int, Any], FetchResponse | None]:
+    """Answer the first fetches empty, as to a client over its quota; ``asked`` gets the APIs of all requests."""
+
+    def answer(api_key: int, request: Any) -> FetchResponse | None:
+        asked.append(api_key)
+        if api_key == ApiKey.FETCH and asked.count(ApiKey.FETCH) <= times:
+            return FetchResponse(throttle_time_ms=5)
+        return None
+
+    return answer
+
+
+def test_the_empty_answer_to_a_client_over_its_quota_is_no_fault(
+    make: Make, broker: ModelBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+    broker.answer_first = throttling(5, asked)
+    ahead = make()
+    ahead.assign([T0])
+    assert take_until(ahead, 100) == list(range(100))
+    assert ApiKey.METADATA not in asked
+    assert caplog.records == []
+
+
+def test_a_range_waits_for_its_quota(cluster: ClusterClient, broker: ModelBroker) -> None:
+    asked: list[int] = []
+    broker.answer_first = throttling(5, asked)
+    assert read(RangeFetcher(cluster, T0, 20, 30, max_bytes=1, timeout_ms=20_000)) == list(range(20, 30))
+    assert ApiKey.METADATA not in asked
+
+
 def test_records_that_were_deleted_are_passed_by_the_policy(make: Make, broker: ModelBroker) -> None:
     broker.delete_before(T0, 50)
     ahead = make()

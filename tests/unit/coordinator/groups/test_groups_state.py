@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -20,6 +21,7 @@ from spark_kafkalite.coordinator.groups.records import (
     decode_key,
     decode_value,
 )
+from spark_kafkalite.coordinator.open_transactions import ProducerIdAndEpoch
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
     InvalidCommitOffsetSize,
@@ -62,9 +64,15 @@ def records(host: HostDouble) -> list[list[RecordEntry]]:
     return [[(key := decode_key(raw), decode_value(key, value)) for raw, value in batch] for batch in written]
 
 
+def apply(
+    state: GroupsState, entries: Sequence[RecordEntry], at: int = 0, producer: ProducerIdAndEpoch | None = None
+) -> None:
+    state.apply(entries, range(at, at + len(entries)), producer)
+
+
 def state_of(*entries: RecordEntry) -> GroupsState:
     state = GroupsState(GroupLimits())
-    state.apply(entries)
+    apply(state, entries)
     return state
 
 
@@ -79,14 +87,44 @@ def test_a_record_of_a_group_makes_the_group() -> None:
 def test_offsets_alone_make_a_group_of_which_nothing_is_written() -> None:
     state = state_of(*commit(5))
     assert state.groups["g"].is_empty and not state.groups["g"].is_stored
-    state.apply([(OffsetKey("other", "t", 0), None)])
+    apply(state, [(OffsetKey("other", "t", 0), None)])
     assert "other" not in state.groups
+
+
+P7, P8 = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(8, 3)
+
+
+def test_offsets_of_a_transaction_are_seen_once_it_is_committed() -> None:
+    state = state_of(*commit(5))
+    apply(state, commit(9), 1, P7)
+    apply(state, commit(3, "new"), 2, P7)
+    apply(state, commit(8, partition=1), 3, P8)
+    assert {at: value.offset for at, value in state.offsets.of("g").items()} == {T0: 5}
+    assert "new" not in state.groups
+    # Like what is on its way into the log: expiry leaves it alone, and the group's deletion takes it with it.
+    assert state.offsets.pending("g") == {OffsetKey("g", "t", 0), OffsetKey("g", "t", 1)}
+    assert state.offsets.keys("new") == [OffsetKey("new", "t", 0)]
+    assert state.offsets.has_any("new")
+    state.ended(P8, commits=False)
+    state.ended(P7, commits=True)
+    assert {at: value.offset for at, value in state.offsets.of("g").items()} == {T0: 9}
+    assert "new" in state.groups
+    assert state.offsets.pending("g") == set()
+
+
+def test_a_commit_or_tombstone_behind_a_transactions_offset_stays() -> None:
+    state = state_of(*commit(5))
+    apply(state, [*commit(9), *commit(9, "other")], 1, P7)
+    apply(state, [*commit(6), (OffsetKey("other", "t", 0), None)], 3)
+    state.ended(P7, commits=True)
+    assert {at: value.offset for at, value in state.offsets.of("g").items()} == {T0: 6}
+    assert not state.offsets.has_any("other")
 
 
 def test_a_tombstone_of_a_group_forgets_it_and_leaves_its_offsets() -> None:
     state = state_of((GroupKey("g"), EMPTY), (GroupKey("h"), EMPTY), *commit(5, "h"))
     former = state.groups["h"]
-    state.apply([(GroupKey("g"), None), (GroupKey("h"), None), (GroupKey("never"), None)])
+    apply(state, [(GroupKey("g"), None), (GroupKey("h"), None), (GroupKey("never"), None)])
     assert list(state.groups) == ["h"]
     assert state.groups["h"] is not former and not state.groups["h"].is_stored
 
@@ -95,11 +133,11 @@ def test_a_tombstone_that_comes_late_leaves_the_group_that_was_begun_since() -> 
     state = GroupsState(GroupLimits())
     group = state.group_or_new("g")
     group.join(join_request(needs_member_id=True), 1, 0)
-    state.apply([(GroupKey("g"), None)])
+    apply(state, [(GroupKey("g"), None)])
     assert state.holds(group), "somebody was given an id to join it with"
     group = state.group_or_new("h")
     group.join(join_request(), 1, 0)
-    state.apply([(GroupKey("h"), None)])
+    apply(state, [(GroupKey("h"), None)])
     assert state.holds(group) and len(group.members) == 1
 
 
@@ -108,7 +146,7 @@ def test_a_record_that_is_overtaken_changes_nothing_of_a_group_at_work() -> None
     group = state.groups["g"]
     group.join(join_request("m"), 1, 0)
     before = group.to_metadata(0)
-    state.apply([(GroupKey("g"), STABLE), (GroupKey("g"), EMPTY)])
+    apply(state, [(GroupKey("g"), STABLE), (GroupKey("g"), EMPTY)])
     assert state.holds(group) and group.to_metadata(0) == before
 
 

@@ -23,8 +23,8 @@ def history(chance: random.Random) -> tuple[list[PartitionState], list[Partition
     for _ in range(chance.randint(1, 8)):
         zxid += chance.randint(1, 3)
         if chance.random() < 0.4:
-            chosen = chance.sample(range(1, 5), chance.randint(1, 3))
-            lists.append(PartitionState(tuple(map(BrokerId, chosen)), replicas_zxid=zxid))
+            chosen = tuple(map(BrokerId, chance.sample(range(1, 5), chance.randint(1, 3))))
+            lists.append(PartitionState(chosen, replicas_zxid=zxid, adding=chosen[: chance.choice((0, 0, 1))]))
             continue
         if chance.random() < 0.3:
             created_zxid, version = zxid, 0
@@ -32,7 +32,8 @@ def history(chance: random.Random) -> tuple[list[PartitionState], list[Partition
             version += 1
         isr = tuple(map(BrokerId, chance.sample(range(1, 5), chance.randint(1, 3))))
         state = PartitionState((), isr[0], LeaderEpoch(zxid), isr, version=version, modified_zxid=zxid)
-        states.append(replace(state, created_zxid=created_zxid))
+        removed = tuple(map(BrokerId, chance.sample(range(1, 5), chance.choice((0, 0, 1, 2)))))
+        states.append(replace(state, created_zxid=created_zxid, removed=removed))
     return lists, states
 
 
@@ -87,3 +88,20 @@ def test_a_node_that_was_made_again_is_newer_though_its_versions_begin_anew() ->
     old = PartitionState((BrokerId(1),), version=30, created_zxid=5, replicas_zxid=4)
     again = PartitionState((BrokerId(1),), version=0, created_zxid=50, replicas_zxid=4)
     assert merged([old, again]) is merged([again, old]) is again
+
+
+def test_a_replica_that_the_state_has_removed_is_none_whatever_an_older_list_says() -> None:
+    old_list = PartitionState((BrokerId(1), BrokerId(2), BrokerId(3)), replicas_zxid=4)
+    new_list = PartitionState((BrokerId(1), BrokerId(2)), replicas_zxid=9)
+    again = PartitionState((BrokerId(1), BrokerId(3)), replicas_zxid=12)
+    removes = PartitionState((), version=4, created_zxid=1, removed=(BrokerId(3),))
+    takes_back = PartitionState((), version=5, created_zxid=1)
+    assert removes.with_replicas_of(old_list).replicas == (1, 2)
+    assert removes.with_replicas_of(old_list).all_listed == (1, 2, 3)
+    assert removes.with_replicas_of(new_list).replicas == (1, 2)
+    # The list that has it again comes before the state, or after it.
+    first = merged([removes.with_replicas_of(old_list), removes.with_replicas_of(again)])
+    assert first.replicas == (1,)
+    assert first.merged_with(takes_back.with_replicas_of(old_list)).replicas == (1, 3)
+    # One that was written by hand has nobody else.
+    assert removes.with_replicas_of(PartitionState((BrokerId(3),), replicas_zxid=20)).replicas == (3,)

@@ -28,20 +28,20 @@ def test_what_is_not_obeyed_is_named_once(tmp_path: Path, caplog: pytest.LogCapt
         async with a_cluster(tmp_path, 1) as cluster:
             tools = OldTools(cluster.brokers[0].store, ManualClock())
             # A tool makes the parents without asking for anything.
-            await write(cluster, "/config/clients", b"")
+            await write(cluster, "/delegation_token/tokens", b"")
             await tools.look()
             assert caplog.messages == []
             await write(cluster, "/admin/reassign_partitions")
-            await write(cluster, "/config/clients/alice")
+            await write(cluster, "/delegation_token/tokens/alice")
             await tools.look()
-            await write(cluster, "/config/clients/bob")
+            await write(cluster, "/delegation_token/tokens/bob")
             await tools.look()
 
     with caplog.at_level(logging.WARNING):
         run(work())
     assert [line.partition(",")[0] for line in caplog.messages] == [
         "registry node /admin/reassign_partitions",
-        "registry node /config/clients",
+        "registry node /delegation_token/tokens",
     ]
     assert all("is not obeyed: " in line for line in caplog.messages)
 
@@ -69,11 +69,11 @@ def test_notices_of_changed_settings_are_removed_after_a_quarter_of_an_hour(tmp_
 def test_a_controller_looks_every_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with a_cluster(tmp_path, 1, 2) as cluster:
-            await write(cluster, "/config/clients/loader")
+            await write(cluster, "/delegation_token/tokens/loader")
             await asyncio.sleep(130)
 
     with caplog.at_level(logging.WARNING):
         run(work())
     assert [line.partition(",")[0] for line in caplog.messages if "is not obeyed" in line] == [
-        "registry node /config/clients"
+        "registry node /delegation_token/tokens"
     ]

@@ -1,0 +1,232 @@
+"""``kafkalite cluster reassign``: move partitions to other brokers, with the JSON of Kafka's own tool."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from spark_kafkalite.cli.cluster.reassignment_json import plan_text, read_plan
+from spark_kafkalite.cli.cluster.reassignment_plans import drained, spread, with_factor
+from spark_kafkalite.cli.cluster.reassignment_room import check_rooms, rooms, shown_bytes, sizes_of
+from spark_kafkalite.cli.options import ClientSettings, client_options, reachable_admin
+from spark_kafkalite.cli.output import echo, said
+from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.model import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.admin.admin import Admin
+
+Plan = Mapping[TopicPartition, Sequence[int]]
+
+_ASKED_EVERY_S: Final = 1.0
+# How often --wait asks how much has been copied.
+_SHOWN_EVERY_S: Final = 5.0
+_EPILOG: Final = """\b
+Examples:
+  kafkalite cluster reassign --plan --drain 3 > plan.json
+  kafkalite cluster reassign --execute --file plan.json --wait
+  kafkalite cluster reassign --verify --file plan.json
+
+\b
+Without a file:
+  kafkalite cluster reassign --execute --spread --wait
+  kafkalite cluster reassign --plan --replication-factor 3 --topic events
+  kafkalite cluster reassign --cancel
+"""
+
+
+@click.command("reassign", epilog=_EPILOG)
+@click.option("--plan", "action", flag_value="plan", help="Print the plan and what it copies; change nothing.")
+@click.option("--execute", "action", flag_value="execute", help="Begin to move partitions.")
+@click.option("--verify", "action", flag_value="verify", help="Show which partitions of a plan have moved.")
+@click.option("--cancel", "action", flag_value="cancel", help="Cancel what is in progress; of a plan, or everything.")
+@click.option(
+    "--file",
+    "--reassignment-json-file",
+    "file",
+    metavar="FILE",
+    help="Plan in the JSON of Kafka's kafka-reassign-partitions; - reads it from stdin.",
+)
+@click.option("--drain", metavar="BROKER", type=click.IntRange(0), help="Plan: no replica stays on this broker.")
+@click.option("--spread", "spreads", is_flag=True, help="Plan: replicas and leaders are spread over all live brokers.")
+@click.option(
+    "--replication-factor", "factor", metavar="N", type=click.IntRange(1), help="Plan: --topic gets N replicas."
+)
+@click.option("--topic", "topics", metavar="NAME", multiple=True, help="For --replication-factor. Repeatable.")
+@click.option("--wait", is_flag=True, help="With --execute: show progress until all partitions have moved.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="S",
+    type=click.FloatRange(0),
+    default=86_400.0,
+    show_default=True,
+    help="Seconds that --wait waits.",
+)
+@client_options
+def reassign(
+    client: ClientSettings,
+    action: str | None,
+    file: str | None,
+    drain: int | None,
+    spreads: bool,
+    factor: int | None,
+    topics: tuple[str, ...],
+    wait: bool,
+    timeout_s: float,
+) -> int:
+    """Move partitions to other brokers, while they are written and read.
+
+    A plan is computed (--drain, --spread, --replication-factor) or read from a file. It is refused if a broker's disk
+    would have less than log.dir.min.free.bytes and 10 % of its file system left. The exit code of --verify is 1 while
+    something has not moved.
+    """
+    if action is None:
+        raise click.UsageError("give one of --plan, --execute, --verify and --cancel")
+    goals = sum((file is not None, drain is not None, spreads, factor is not None))
+    if goals > 1 or (goals == 0 and action != "cancel"):
+        raise click.UsageError("give one of --file, --drain, --spread and --replication-factor")
+    if action in ("verify", "cancel") and goals and file is None:
+        raise click.UsageError(f"--{action} needs --file: a plan that is computed now would be another one")
+    if bool(topics) != (factor is not None):
+        raise click.UsageError("--replication-factor and --topic go together")
+    if wait and action != "execute":
+        raise click.UsageError("--wait goes with --execute")
+    named = None if file is None else read_plan(_text_of(file), "stdin" if file == "-" else file)
+    with reachable_admin(client) as admin:
+        if action == "cancel":
+            return _cancel(admin, named)
+        current = _assignment(admin, None if named is None else {key.topic for key in named})
+        if named is None:
+            racks = {node.node_id: node.rack for node in admin.describe_cluster().brokers}
+            if drain is not None:
+                named = drained(current, racks, drain)
+            elif factor is not None:
+                _check_topics(topics, current)
+                named = with_factor(current, racks, topics, factor)
+            else:
+                named = spread(current, racks)
+        missing = sorted(set(named) - set(current))
+        if missing:
+            raise UnknownTopicOrPartition(f"there is no partition {missing[0]}, which the plan names")
+        if action == "verify":
+            return _verify(admin, named, current)
+        return _move(admin, named, current, timeout_s if wait else None, execute=action == "execute")
+
+
+def _text_of(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"--file {file} cannot be read: {error}") from None
+
+
+def _assignment(admin: Admin, topics: set[str] | None) -> dict[TopicPartition, tuple[int, ...]]:
+    """Return the replicas of all partitions, without those that a reassignment in progress is to take away."""
+    infos: Mapping[str, Any] = admin.describe_topics(topics) if topics is not None else admin.describe_topics()
+    found = {
+        TopicPartition(name, each.partition): tuple(each.replicas)
+        for name, info in infos.items()
+        for each in info.partitions
+    }
+    for key, moving in admin.list_partition_reassignments().items():
+        if key in found:
+            found[key] = tuple(moving.targets)
+    return found
+
+
+def _check_topics(topics: Sequence[str], current: Plan) -> None:
+    unknown = set(topics) - {key.topic for key in current}
+    if unknown:
+        raise UnknownTopicOrPartition(f"there is no topic {sorted(unknown)[0]}")
+
+
+def _move(admin: Admin, plan: Plan, current: Plan, wait_s: float | None, *, execute: bool) -> int:
+    changed = {key: replicas for key, replicas in plan.items() if tuple(replicas) != tuple(current[key])}
+    if not changed:
+        said("nothing is to be moved: all partitions are where the plan has them")
+        return 0
+    found = rooms(admin, changed, current)
+    for each in found:
+        said(each.text())
+    moved = sum(set(replicas) != set(current[key]) for key, replicas in changed.items())
+    said(
+        f"{moved} partitions change their brokers, {len(changed) - moved} only the order of their replicas; "
+        f"{shown_bytes(sum(each.copied_bytes for each in found))} are copied"
+    )
+    check_rooms(found)
+    if not execute:
+        click.echo(plan_text(changed))
+        return 0
+    said("for a way back, save this plan, which is what there is now:")
+    click.echo(plan_text({key: current[key] for key in changed}))
+    refused = {key: error for key, error in admin.alter_partition_reassignments(changed).items() if error is not None}
+    for key, error in sorted(refused.items()):
+        said(f"{key} is not moved: {error}")
+    begun = {key: replicas for key, replicas in changed.items() if key not in refused}
+    said(f"{len(begun)} reassignments have begun")
+    if wait_s is not None and begun and not _wait(admin, begun, current, wait_s):
+        return 1
+    return 1 if refused else 0
+
+
+def _wait(admin: Admin, plan: Plan, current: Plan, wait_s: float) -> bool:
+    """Show how far the reassignments are until they have ended; return whether they have in time."""
+    coming = {key: [each for each in replicas if each not in current[key]] for key, replicas in plan.items()}
+    targets = sorted({each for brokers in coming.values() for each in brokers})
+    topics = sorted({key.topic for key in plan})
+    until_s, shown_s, before = time.monotonic() + wait_s, -_SHOWN_EVERY_S, (time.monotonic(), 0)
+    while left := admin.list_partition_reassignments(plan):
+        now_s = time.monotonic()
+        if now_s >= until_s:
+            said(f"{len(left)} of {len(plan)} partitions have not moved after {wait_s:g} s; they go on")
+            return False
+        if now_s - shown_s >= _SHOWN_EVERY_S and targets:
+            live = {node.node_id for node in admin.describe_cluster().brokers}
+            sources = {info for key in plan for info in current[key]}
+            asked = sorted(live & (set(targets) | sources))
+            sizes = sizes_of(admin.describe_log_dirs(asked, topics=topics))
+            total = sum(max(sizes.get(key, {}).values(), default=0) * len(brokers) for key, brokers in coming.items())
+            copied = sum(sizes.get(key, {}).get(each, 0) for key, brokers in coming.items() for each in brokers)
+            rate = max(copied - before[1], 0) / max(now_s - before[0], 0.001) if shown_s >= 0 else 0.0
+            about = f", about {max(total - copied, 0) / rate:.0f} s left" if rate > 0 else ""
+            said(
+                f"{len(left)} of {len(plan)} partitions move; {shown_bytes(copied)} of {shown_bytes(total)} copied, "
+                f"{shown_bytes(rate)}/s{about}"
+            )
+            shown_s, before = now_s, (now_s, copied)
+        time.sleep(min(_ASKED_EVERY_S, max(until_s - now_s, 0)))
+    said(f"all {len(plan)} partitions have moved")
+    return True
+
+
+def _verify(admin: Admin, plan: Plan, current: Plan) -> int:
+    moving = admin.list_partition_reassignments(plan)
+    has_ended = True
+    for key, replicas in sorted(plan.items()):
+        if key in moving:
+            echo(f"Reassignment of partition {key} is still in progress.")
+            has_ended = False
+        elif tuple(replicas) == tuple(current[key]):
+            echo(f"Reassignment of partition {key} is completed.")
+        else:
+            listed, wanted = ", ".join(map(str, current[key])), ", ".join(map(str, replicas))
+            echo(f"There is no active reassignment of partition {key}, but its replicas are {listed}, not {wanted}.")
+            has_ended = False
+    return 0 if has_ended else 1
+
+
+def _cancel(admin: Admin, plan: Plan | None) -> int:
+    moving = admin.list_partition_reassignments(None if plan is None else plan)
+    if not moving:
+        echo("No reassignment is in progress.")
+        return 0
+    outcomes = admin.alter_partition_reassignments(dict.fromkeys(moving))
+    for key, error in sorted(outcomes.items()):
+        echo(f"The reassignment of {key} is cancelled." if error is None else f"{key} goes on moving: {error}")
+    return 1 if any(error is not None for error in outcomes.values()) else 0

@@ -1,0 +1,148 @@
+"""``kafkalite cluster reassign`` as a process, and Kafka's own tool for the same, on four real brokers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite import Admin, Producer, TopicPartition
+from spark_kafkalite.client.admin.admin import NewTopic
+from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from tests.interop.support.java_tools import JavaTools
+from tests.patience import wait_until
+from tests.pool.forking import run_command
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaliteCluster]:
+    # A killed broker holds up a move for as long as its session lasts.
+    overrides = {"zookeeper.session.timeout.ms": 40_000}
+    with KafkaliteCluster(tmp_path_factory.mktemp("cluster"), size=4, overrides=overrides) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def admin(cluster: KafkaliteCluster) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("t", assignments={0: [1, 2], 1: [1, 2], 2: [2, 1], 3: [1, 3]})])
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            for number in range(400):
+                producer.send("t", b"x" * 1000, partition=number % 4)
+        yield admin
+        admin.delete_topics(["t"])
+
+
+def run(cluster: KafkaliteCluster, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = run_command("cluster", *arguments, "--bootstrap-server", cluster.bootstrap)
+    assert done.returncode == code, done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def replicas(admin: Admin) -> list[tuple[int, ...]]:
+    return [tuple(each.replicas) for each in admin.describe_topics(["t"])["t"].partitions]
+
+
+def test_a_broker_is_drained_by_a_plan_in_a_file(cluster: KafkaliteCluster, admin: Admin, tmp_path: Path) -> None:
+    planned = run(cluster, "reassign", "--plan", "--drain", "1")
+    plan = json.loads(planned.stdout)
+    assert plan["version"] == 1 and {each["partition"] for each in plan["partitions"]} == {0, 1, 2, 3}
+    assert all(1 not in each["replicas"] for each in plan["partitions"])
+    assert "kafkalite: broker 4: " in planned.stderr and " to copy, " in planned.stderr
+    assert replicas(admin) == [(1, 2), (1, 2), (2, 1), (1, 3)]
+    file = tmp_path / "plan.json"
+    file.write_text(planned.stdout)
+    pending = run(cluster, "reassign", "--verify", "--file", str(file), code=1)
+    assert "There is no active reassignment of partition t-0, but its replicas are 1, 2, not " in pending.stdout
+    assert run(cluster, "wait", "--drained", "1", "--timeout", "0", code=1).stderr.startswith(
+        "kafkalite: the cluster is not without replicas on broker 1 after 0 s: broker 1 has replicas of 4 of "
+    )
+    moved = run(cluster, "reassign", "--execute", "--file", str(file), "--wait")
+    assert moved.stderr.endswith("kafkalite: all 4 partitions have moved\n")
+    assert run(cluster, "reassign", "--verify", "--file", str(file)).stdout.count("is completed") == 4
+    assert run(cluster, "wait", "--drained", "1").stdout.startswith("The cluster is without replicas on broker 1: ")
+    # What --execute prints is the way back.
+    file.write_text(moved.stdout)
+    run(cluster, "reassign", "--execute", "--file", str(file), "--wait")
+    assert replicas(admin) == [(1, 2), (1, 2), (2, 1), (1, 3)]
+
+
+def test_replicas_are_spread_and_topics_get_more_of_them(cluster: KafkaliteCluster, admin: Admin) -> None:
+    run(cluster, "reassign", "--execute", "--replication-factor", "3", "--topic", "t", "--wait")
+    assert {len(each) for each in replicas(admin)} == {3}
+    run(cluster, "reassign", "--execute", "--spread", "--wait")
+    held = [sum(broker in each for each in replicas(admin)) for broker in (1, 2, 3, 4)]
+    assert max(held) - min(held) <= 1 and sorted(each[0] for each in replicas(admin)) == [1, 2, 3, 4]
+    again = run(cluster, "reassign", "--plan", "--spread")
+    assert (again.stdout, again.stderr.count("nothing is to be moved")) == ("", 1)
+
+
+def test_what_is_in_progress_is_cancelled(cluster: KafkaliteCluster, admin: Admin) -> None:
+    assert run(cluster, "reassign", "--cancel").stdout == "No reassignment is in progress.\n"
+    target = 3 if cluster.controller() == 4 else 4
+    cluster.kill(target)
+    try:
+        wanted = {TopicPartition("t", 0): [target, 2]}
+        assert admin.alter_partition_reassignments(wanted) == dict.fromkeys(wanted)
+        done = run(cluster, "reassign", "--cancel")
+        assert done.stdout == "The reassignment of t-0 is cancelled.\n"
+    finally:
+        cluster.restart(target)
+    # Kafka's order, too: the targets that stay are the first ones.
+    assert replicas(admin)[0] == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", 'it must be {"version": 1, "partitions": [...]}'),
+        ("not json", "is no plan of a reassignment"),
+        ('{"version":1,"partitions":[]}', "names no partition"),
+        ('{"version":1,"partitions":[{"topic":"t","partition":0}]}', "lacks topic, partition or replicas"),
+        ('{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}', "must be whole numbers"),
+        (
+            '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1],"log_dirs":["/x"]}]}',
+            'log_dirs may only be "any"',
+        ),
+    ],
+)
+def test_a_plan_that_is_none(cluster: KafkaliteCluster, tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    assert said in run(cluster, "reassign", "--execute", "--file", str(file), code=2).stderr
+
+
+def test_wrong_usage_and_what_does_not_exist(cluster: KafkaliteCluster, tmp_path: Path) -> None:
+    for arguments in (["--plan"], ["--drain", "1"], ["--plan", "--drain", "1", "--spread"], ["--verify", "--spread"]):
+        run(cluster, "reassign", *arguments, code=2)
+    run(cluster, "reassign", "--plan", "--replication-factor", "2", code=2)
+    missing = run(cluster, "reassign", "--plan", "--replication-factor", "2", "--topic", "none", code=1)
+    assert "there is no topic none" in missing.stderr
+
+
+@pytest.mark.kafka
+def test_partitions_moved_by_kafkas_tool(
+    cluster: KafkaliteCluster, admin: Admin, java_tools: JavaTools, tmp_path: Path
+) -> None:
+    file, topics = tmp_path / "plan.json", tmp_path / "topics.json"
+    topics.write_text('{"version":1,"topics":[{"topic":"t"}]}')
+    tool = ("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", "--bootstrap-server", cluster.bootstrap)
+    generated = java_tools.run(*tool, "--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "3,4")
+    plan = generated.stdout.strip().splitlines()[-1]
+    file.write_text(plan)
+    named = ("--reassignment-json-file", str(file))
+    executed = java_tools.run(*tool, "--execute", *named).stdout
+    assert "Successfully started partition reassignments for t-0,t-1,t-2,t-3" in executed
+
+    def verified() -> str:
+        return str(java_tools.run(*tool, "--verify", *named).stdout)
+
+    wait_until(lambda: verified().count("is completed.") == 4, "Kafka's tool to find all moved")
+    assert {broker for each in replicas(admin) for broker in each} == {3, 4}
+    assert "No partition reassignments found." in java_tools.run(*tool, "--list").stdout
+    cancelled = java_tools.run(*tool, "--cancel", *named).stdout
+    assert "None of the specified partition moves are active." in cancelled

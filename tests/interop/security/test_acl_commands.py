@@ -1,0 +1,120 @@
+"""``kafkalite acls`` as a process against a real broker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite.testing.cluster import BrokerProcess
+from tests.interop.security.test_authorization import SECURED
+from tests.pool.forking import run_command
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+HEADINGS = ["PERMISSION", "PRINCIPAL", "OPERATION", "RESOURCE", "PATTERN", "NAME", "HOST"]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("acl-commands") / "data", overrides=SECURED) as running:
+        yield running
+
+
+@pytest.fixture
+def run(broker: BrokerProcess, tmp_path: Path) -> Run:
+    def command(*arguments: str, user: str = "admin", code: int = 0) -> subprocess.CompletedProcess[str]:
+        settings = tmp_path / f"{user}.properties"
+        settings.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+            "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+            f'username="{user}" password="{user}-secret";\n'
+        )
+        settings.chmod(0o600)
+        where = ("--bootstrap-server", broker.bootstrap, "--command-config", str(settings))
+        done = run_command("acls", *arguments, *where)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    return command
+
+
+def rows(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
+    headings, *lines = [line.split() for line in done.stdout.splitlines()]
+    assert headings == HEADINGS
+    return lines
+
+
+def test_acls_from_their_addition_to_their_deletion(run: Run) -> None:
+    added = run(
+        "add", "--allow-principal", "User:alice", "--operation", "Read", "--operation", "describe_configs",
+        "--topic", "orders", "--allow-host", "10.0.0.1",
+    )  # fmt: skip
+    expected = [
+        ["Allow", "User:alice", "Read", "Topic", "Literal", "orders", "10.0.0.1"],
+        ["Allow", "User:alice", "DescribeConfigs", "Topic", "Literal", "orders", "10.0.0.1"],
+    ]
+    assert rows(added) == expected
+    assert added.stderr == "kafkalite: 2 ACLs are in force\n"
+    run(
+        "add",
+        "--deny-principal",
+        "User:*",
+        "--operation",
+        "All",
+        "--topic",
+        "ord",
+        "--resource-pattern-type",
+        "prefixed",
+    )
+    denied = ["Deny", "User:*", "All", "Topic", "Prefixed", "ord", "*"]
+    assert rows(run("list", "--topic", "orders")) == expected
+    assert rows(run("list", "--topic", "orders", "--resource-pattern-type", "match")) == [*expected, denied]
+    assert rows(run("list", "--principal", "User:*")) == [denied]
+    (first, *_) = json.loads(run("list", "--json").stdout)
+    assert list(first) == [heading.lower() for heading in HEADINGS]
+    gone = run("delete", "--force", "--topic", "orders", "--operation", "Read")
+    assert rows(gone) == expected[:1]
+    # Kafka's spelling.
+    run("--remove", "--force", "--topic", "orders", "--resource-pattern-type", "match")
+    assert rows(run("--list")) == []
+    assert "there is no such ACL" in run("delete", "--force", "--topic", "orders").stderr
+
+
+def test_the_rights_of_roles(run: Run) -> None:
+    run("add", "--allow-principal", "User:bob", "--producer", "--topic", "raw", "--transactional-id", "load")
+    run("add", "--allow-principal", "User:bob", "--consumer", "--topic", "raw", "--group", "etl")
+    found = {(row[2], row[3]) for row in rows(run("list", "--principal", "User:bob"))}
+    assert found == {
+        ("Write", "Topic"), ("Describe", "Topic"), ("Create", "Topic"), ("Read", "Topic"), ("Read", "Group"),
+        ("Write", "TransactionalId"), ("Describe", "TransactionalId"),
+    }  # fmt: skip
+    run("delete", "--force", "--allow-principal", "User:bob")
+    assert rows(run("list")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("add", "--topic", "t"), "--allow-principal or --deny-principal"),
+        (("add", "--allow-principal", "User:a"), "--topic, --group, --cluster or --transactional-id"),
+        (("add", "--allow-principal", "a", "--topic", "t"), "not of the form TYPE:NAME"),
+        (("add", "--allow-principal", "User:a", "--topic", "t", "--operation", "Fly"), "'Fly' is none of All, Read"),
+        (("add", "--allow-principal", "User:a", "--group", "g", "--operation", "Write"), "no operation on GROUP"),
+        (("add", "--allow-host", "::1", "--topic", "t"), "--allow-host is given without --allow-principal"),
+        (("add", "--allow-principal", "User:a", "--topic", "t", "--resource-pattern-type", "any"), "list and delete"),
+        (("add", "--allow-principal", "User:a", "--producer", "--group", "g"), "--producer is for topics"),
+        (("delete", "--force"), "name what to delete"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_a_broker_is_asked(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    assert said in run(*arguments, code=2).stderr
+
+
+def test_a_user_without_the_right_learns_which_it_needs(run: Run) -> None:
+    assert "needs DESCRIBE on the cluster" in run("list", user="alice", code=1).stderr
+    arguments = ("add", "--allow-principal", "User:alice", "--topic", "t")
+    assert "needs ALTER on the cluster" in run(*arguments, user="alice", code=1).stderr
