@@ -85,3 +85,10 @@ def test_a_sensor_loads_neither_spark_nor_arrow(bootstrap: str, tmp_path: Path) 
     loaded = loaded_by("jobs", "run", "hadoop_load", "--sensor", *given, code=7)
     assert "spark_kafkalite.spark.jobs.load.sensor" in loaded
     assert loaded & {"pyspark", "py4j", "pyarrow", "pandas"} == set()
+
+
+def test_top_for_scripts_draws_nothing(bootstrap: str) -> None:
+    loaded = loaded_by("top", "--once", "--json", "--interval", "0.2", "--bootstrap-server", bootstrap)
+    packages = {name.partition(".")[0] for name in loaded}
+    assert not packages & {"rich", "pyarrow", "kazoo"}
+    assert not [name for name in loaded if name.startswith("spark_kafkalite.broker")]

@@ -66,6 +66,32 @@ def test_once_on_apache_kafka(apache_kafka: ApacheKafka) -> None:
     assert check_once(apache_kafka.bootstrap)["brokers"][0]["loop_lag_p99_ms"] is None
 
 
+def test_groups_by_growth(bootstrap: str, admin: Admin) -> None:
+    for name in ("far", "falling"):
+        admin.create_topic(f"growth-{name}", 1)
+    with Producer(bootstrap_servers=bootstrap) as producer:
+
+        def produce(name: str, count: int) -> None:
+            for _ in range(count):
+                producer.send(f"growth-{name}", b"x")
+            producer.flush()
+
+        produce("far", 200)
+        produce("falling", 1)
+        for name in ("far", "falling"):
+            admin.alter_group_offsets(f"growth-{name}", {TopicPartition(f"growth-{name}", 0): 0})
+        by = {order: Looks(admin, token=None, groups_by=order) for order in ("lag", "growth")}
+        for looks in by.values():
+            looks.look(everything=True)
+        produce("falling", 100)
+        views = {order: looks.look(everything=True) for order, looks in by.items()}
+    # Other tests have left groups behind.
+    ours = {
+        order: [row.group for row in view.groups if row.group.startswith("growth-")] for order, view in views.items()
+    }
+    assert ours == {"lag": ["growth-far", "growth-falling"], "growth": ["growth-falling", "growth-far"]}
+
+
 def test_tables_without_json(bootstrap: str) -> None:
     done = run_command("top", "--once", "--interval", "0.2", "--bootstrap-server", bootstrap)
     assert done.returncode == 0

@@ -13,7 +13,7 @@ import click
 
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table, warn
-from spark_kafkalite.cli.top.view import View
+from spark_kafkalite.cli.top.view import BY_GROWTH, BY_LAG, View
 from spark_kafkalite.exposition.access import read_token
 
 if TYPE_CHECKING:
@@ -47,6 +47,13 @@ Examples:
     "--rows", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="With --once: rows of each kind."
 )
 @click.option(
+    "--groups-by",
+    type=click.Choice([BY_LAG, BY_GROWTH]),
+    default=BY_LAG,
+    show_default=True,
+    help="Which groups come first: those far behind, or those that fall behind fastest.",
+)
+@click.option(
     "--metrics-token-file", metavar="FILE", help="Token of the brokers' metrics listeners (metrics.token.file)."
 )
 def command(
@@ -57,6 +64,7 @@ def command(
     once: bool,
     interval_s: float,
     rows: int,
+    groups_by: str,
     metrics_token_file: str | None,
 ) -> int:
     """Show a cluster as it is now: brokers, busy topics, groups that are behind, partitions that need action.
@@ -75,7 +83,7 @@ def command(
     with reachable_admin(settings) as admin:
         from spark_kafkalite.cli.top.looks import Looks
 
-        looks = Looks(admin, token=token)
+        looks = Looks(admin, token=token, groups_by=groups_by)
         if not once:
             _show(looks, interval_s)
             return 0

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spark_kafkalite.cli.top.broker_pages import read_status, status_address
-from spark_kafkalite.cli.top.view import BrokerRow, GroupRow, TopicRow, View, p99_ms, partition_rows
+from spark_kafkalite.cli.top.view import BY_LAG, BrokerRow, GroupRow, TopicRow, View, p99_ms, partition_rows
 from spark_kafkalite.client.consume.record_timestamps import Place
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.survey.record_times import RecordTimeCache
@@ -78,8 +78,16 @@ class _StatusPage:
 class Looks:
     """Reads the state of one cluster. For one thread."""
 
-    def __init__(self, admin: Admin, *, token: str | None, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        """``token``: what brokers' metrics listeners ask for."""
+    def __init__(
+        self,
+        admin: Admin,
+        *,
+        token: str | None,
+        groups_by: str = BY_LAG,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``token``: what brokers' metrics listeners ask for. ``groups_by``: see :class:`.view.View`."""
+        self._groups_by = groups_by
         self._admin = admin
         self._token = token
         self._now_s = monotonic_s
@@ -304,10 +312,8 @@ class Looks:
         problems = partition_rows(snapshot, {})
         if problems:
             problems = partition_rows(snapshot, self._min_insync_replicas({row.topic for row in problems}))
-        shown = sorted(
-            self._groups.values(), key=lambda seen: (-seen.lag, -(seen.growth_per_s or 0.0), seen.offsets.group_id)
-        )
-        ages = self._ages(self._top_groups()[:_AGES_OF] if len(shown) > _AGES_OF else shown)
+        shown = sorted(self._groups.values(), key=self._group_rank)
+        ages = self._ages(shown[:_AGES_OF])
         topics = sorted(self._topics.items(), key=lambda each: (-(each[1].records_per_s or 0.0), each[0]))
         rates = [seen.records_per_s for seen in self._topics.values() if seen.records_per_s is not None]
         infos = [info for topic in snapshot.topics.values() for info in topic.partitions]
@@ -348,7 +354,14 @@ class Looks:
                 ),
             },
             _rounded(sum(rates)) if rates else None,
+            self._groups_by,
         )
+
+    def _group_rank(self, seen: _Group) -> tuple[float, float, str]:
+        """Return what groups are sorted by."""
+        lag, growth = -float(seen.lag), -(seen.growth_per_s or 0.0)
+        first, second = (lag, growth) if self._groups_by == BY_LAG else (growth, lag)
+        return first, second, seen.offsets.group_id
 
     def _broker_rows(self) -> Iterator[BrokerRow]:
         snapshot = self._survey.cluster.snapshot

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spark_kafkalite.cli.top.view import OFFLINE, REFUSES, BrokerRow, GroupRow, PartitionRow, TopicRow, View
+from spark_kafkalite.cli.top.view import BY_GROWTH, OFFLINE, REFUSES, BrokerRow, GroupRow, PartitionRow, TopicRow, View
 from spark_kafkalite.printable import printable
 
 _SIDE_BY_SIDE_FROM: Final = 130
@@ -123,7 +123,8 @@ def _topics(rows: Iterable[TopicRow], view: View) -> Table:
 
 
 def _groups(rows: Iterable[GroupRow], view: View) -> Table:
-    table = _table(f"Groups by lag ({view.counts.get('groups', 0):,})", [
+    by = "growth of lag" if view.groups_by == BY_GROWTH else "lag"
+    table = _table(f"Groups by {by} ({view.counts.get('groups', 0):,})", [
         ("GROUP", False), ("STATE", False), ("MEMBERS", True), ("LAG", True), ("GROWTH/S", True), ("LAG-SECONDS", True),
     ], "GROUP")  # fmt: skip
     for row in rows:

@@ -12,6 +12,8 @@ from spark_kafkalite.client.network.metadata import ClusterSnapshot, PartitionIn
 OFFLINE: Final = "offline"
 REFUSES: Final = "refuses acks=all"
 UNDER_REPLICATED: Final = "under-replicated"
+BY_LAG: Final = "lag"
+BY_GROWTH: Final = "growth"
 SEVERITY: Final = {OFFLINE: 0, REFUSES: 1, UNDER_REPLICATED: 2}
 
 
@@ -85,6 +87,8 @@ class View:
     # How many there are of each, whether shown or not.
     counts: Mapping[str, int] = field(default_factory=dict)
     records_per_s: float | None = None
+    # What groups are sorted by: BY_LAG or BY_GROWTH.
+    groups_by: str = BY_LAG
     # Why the last look failed, None when it did not.
     problem: str | None = None
 
