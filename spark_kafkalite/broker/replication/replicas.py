@@ -57,6 +57,8 @@ T = TypeVar("T")
 _MADE_AT_ONCE: Final = 256
 _MAKING_THREADS: Final = 4
 _MADE_IN_THREADS: Final = 16
+# How long a partition's state may come after the list of its replicas that was written with it.
+_STATE_WITHIN_S: Final = 1.0
 
 
 class Replicas:
@@ -92,6 +94,8 @@ class Replicas:
         self._held: set[TopicPartition] = set()
         # Of logs that were set aside to be copied again: the topic's id, the leader epoch then, and what was committed.
         self._copied_again: dict[TopicPartition, tuple[bytes, int, int]] = {}
+        # When the list of replicas was found not to have this broker any more, where the state may come later.
+        self._left_at_s: dict[TopicPartition, float] = {}
         # Who waits for the end of a partition's truncation.
         self._truncations: dict[Partition, list[asyncio.Future[None]]] = {}
         services.on_storage_failure = self.storage_failed
@@ -491,6 +495,7 @@ class Replicas:
             return None
         if self._services.broker_id not in state.replicas:
             return self._leave(topic_partition) if self._logs.knows(topic_partition) else None
+        self._left_at_s.pop(topic_partition, None)
         partition = self._partitions.get(topic_partition)
         if partition is None and self._logs.awaits(topic_partition, topic.topic_id):
             return self._take_back(topic_partition, topic.topic_id)
@@ -576,15 +581,33 @@ class Replicas:
         partition = self._partitions.pop(topic_partition, None)
         self._failed.pop(topic_partition, None)
         if partition is not None:
-            self._hosted_logs.left(topic_partition, partition.topic_id)
             partition.close()
             yield from self._untruncated(partition)
+        if self._awaits_state(topic_partition):
+            return
         log, topic_id = self._logs.get(topic_partition), self._view.topic_id_of(topic_partition.topic)
+        if log is not None and log.topic_id is not None:
+            self._hosted_logs.left(topic_partition, log.topic_id)
         is_of_topic = log is None or log.topic_id in (None, topic_id)
         if topic_id is not None and is_of_topic and self._is_moved_away(topic_partition):
             yield from self._delete_moved(topic_partition, topic_id, is_open=log is not None)
         elif log is not None:
             yield from self._set_aside([topic_partition], "this broker is no replica of it any more")
+
+    def _awaits_state(self, topic_partition: TopicPartition) -> bool:
+        """Whether the state may be older than the list of replicas, so that it may name this broker in a moment: both
+        nodes are written in one step, and read apart."""
+        state, now_s = self._view.state.partition(topic_partition), self._loop.time()
+        if state is None or state.modified_zxid >= state.replicas_zxid or self._is_moved_away(topic_partition):
+            self._left_at_s.pop(topic_partition, None)
+            return False
+        if topic_partition not in self._left_at_s:
+            self._left_at_s[topic_partition] = now_s
+            self._loop.call_later(_STATE_WITHIN_S, self.take_up, topic_partition)
+        if now_s < self._left_at_s[topic_partition] + _STATE_WITHIN_S:
+            return True
+        del self._left_at_s[topic_partition]
+        return False
 
     def _is_moved_away(self, topic_partition: TopicPartition) -> bool:
         state = self._view.state.partition(topic_partition)

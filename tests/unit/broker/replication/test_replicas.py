@@ -709,6 +709,11 @@ def test_who_was_no_replica_for_a_while_leaves_the_isr_before_it_makes_an_empty_
     world.settle()
     world.change(A, replace(state, replicas=(OTHER,), replicas_zxid=90))
     world.settle()
+    # The state may come in a moment, and name this broker.
+    assert world.logs.get(A) is not None
+    world.loop.run_for(1.1)
+    world.settle()
+    assert world.logs.get(A) is None
     world.change(A, replace(state, replicas_zxid=91))
     world.settle()
     assert lost == [A]
@@ -1128,3 +1133,21 @@ def test_only_high_watermarks_that_others_have_a_part_in_are_noted_often(world: 
     )
     assert b"a 1 4" in text
     assert b"b 7" not in text
+
+
+def test_a_log_that_has_moved_away_is_deleted_also_where_the_list_comes_before_the_state(world: World) -> None:
+    world.register()
+    world.create("a")
+    state = world.state(OTHER, epoch=1, version=1, replicas=(ME, OTHER))
+    world.change(A, state)
+    world.settle()
+    directory = world.logs.get(A).directory  # type: ignore[union-attr]
+    away = replace(state, replicas=(OTHER,), replicas_zxid=90)
+    world.change(A, away)
+    world.settle()
+    assert world.replicas.find(A) is None and world.fs.exists(directory)
+    world.change(A, replace(away, version=2, isr=(OTHER,), modified_zxid=90, removed=(ME,)))
+    world.settle()
+    assert world.logs.get(A) is None
+    names = [each.name for each in world.fs.entries("/d0")] + [each.name for each in world.fs.entries("/d1")]
+    assert [each.endswith("-delete") for each in names if each.startswith("a-0")] == [True]
