@@ -47,7 +47,7 @@ setup-debian: ## Install the Debian packages that some tests use (needs root)
 	@scripts/install_debian_packages.sh
 
 setup-jars: setup ## Fetch the jars that tests and benches use (once; where they cannot be had the tests skip)
-	@$(PY) -m spark_kafkalite.testing.jars || test "$$CI" != true
+	@$(PY) -m tests.lab.jars || test "$$CI" != true
 
 # One recipe for all environments: the stamp's directory is the environment, its requirements the first prerequisite.
 define make_environment
@@ -166,7 +166,7 @@ docs: setup ## Write the generated pages of docs/ again
 	@$(PY) scripts/generate_docs.py
 
 demo: setup ## The main job on real input: about five minutes, ends with a table
-	@$(PY) -m spark_kafkalite.testing.jars hdfs-mini-cluster || echo "The demo goes on without HDFS."
+	@$(PY) -m tests.lab.jars hdfs-mini-cluster || echo "The demo goes on without HDFS."
 	@PYSPARK_PYTHON=$(CURDIR)/$(PY) PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) jobs/demo.py
 
 clean: ## Remove what was built (not the virtual environments)

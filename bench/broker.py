@@ -21,8 +21,8 @@ from spark_kafkalite.client.config import ADMIN_SETTINGS, client_config, parse_s
 from spark_kafkalite.client.consume.range_fetcher import RangeFetcher
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
+from tests.lab.apache_kafka import ApacheKafka, kafka_tool
 
 RECORD_BYTES = 100
 # The default of Kafka's clients (max.partition.fetch.bytes).

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from bench.measurement import Row, percentile, warm_page_cache
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 with warnings.catch_warnings():
     # It reads its schemas with a function that Python 3.11 deprecates.

@@ -20,9 +20,9 @@ from pathlib import Path
 from bench.measurement import Row, percentile, warm_page_cache
 from bench.raw_load import Link, batch_of, check_produced, fetch_request, fetched_in, fill, produce_request
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.batches import values_of
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
+from tests.lab.apache_kafka import ApacheKafka
+from tests.lab.batches import values_of
 
 _PEER = "Apache Kafka 4.3.0"
 _BATCH_BYTES = 64_000

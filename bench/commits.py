@@ -18,8 +18,7 @@ from pathlib import Path
 from bench.measurement import Row, Usage, percentile, warm_page_cache
 from bench.raw_load import Link, closed_loop
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.frame import framed
@@ -30,6 +29,7 @@ from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from spark_kafkalite.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tests.lab.apache_kafka import ApacheKafka
 
 TOPIC = "read"
 PARTITIONS = 10

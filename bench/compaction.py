@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.measurement import Row, percentile
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 _VALUE_BYTES = 1000
 _KEYS = 60_000

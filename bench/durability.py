@@ -19,8 +19,8 @@ from pathlib import Path
 from bench.measurement import Row, percentile, warm_page_cache
 from bench.raw_load import batch_of, closed_loop, produce_request
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
+from tests.lab.apache_kafka import ApacheKafka
 
 RECORDS = 10
 _PEER = "Apache Kafka 4.3.0, flush.messages=1"

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from spark_kafkalite.client.read_schema import READ_SCHEMA
-from spark_kafkalite.spark.read_schema import spark_schema
+from spark_kafkalite.spark.reading.read_schema import spark_schema
 
 ROWS_PER_BATCH = 65_536
 

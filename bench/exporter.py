@@ -20,7 +20,7 @@ from bench.commits import check_committed, find_coordinators
 from bench.measurement import Row, Usage, peak_bytes, resident_bytes, thread_seconds
 from bench.raw_load import Link, batch_of, check_produced, produce_request
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.frame import framed
 from spark_kafkalite.wire.messages.offset_commit import (

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.measurement import Row
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.testing.kafkalite_cluster import SESSION_TIMEOUT_MS, KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import SESSION_TIMEOUT_MS, KafkaliteCluster
 
 TOPIC = "steady"
 PARTITIONS = 100

@@ -21,9 +21,9 @@ import confluent_kafka
 
 from bench.measurement import Row, thread_seconds
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.child_process import ChildProcess
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
+from tests.lab.apache_kafka import ApacheKafka
 
 SIZES = (3, 10, 30)
 PARTITIONS = 60

@@ -23,12 +23,12 @@ from bench.measurement import Row, warm_page_cache
 from bench.spark_read_write import JVM, Bench, fill
 from bench.spark_work import QUERY_BY_HAND, program_seconds
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.spark.jobs.destination import publish
-from spark_kafkalite.spark.jobs.destination.files import files_for
-from spark_kafkalite.spark.jobs.load.load_options import LoadOptions
-from spark_kafkalite.spark.jobs.load.load_run import run_load, summary_of
-from spark_kafkalite.spark.jobs.tables.delta_tables import DeltaTables
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.jobs.destination import publish
+from spark_kafkalite.jobs.load.load_options import LoadOptions
+from spark_kafkalite.jobs.load.load_run import run_load, summary_of
+from spark_kafkalite.jobs.tables.delta_tables import DeltaTables
+from spark_kafkalite.manifests.files import files_for
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 SMALL_RUN_RECORDS = 1_000
 _SMALL_RUN_PARTITIONS = 4

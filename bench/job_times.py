@@ -22,9 +22,9 @@ import pyarrow.dataset as ds
 from bench.measurement import Row, warm_page_cache
 from bench.spark_read_write import JVM, fill
 from bench.spark_work import QUERY_BY_HAND, program_seconds
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
+from tests.lab import jars
+from tests.lab.apache_kafka import ApacheKafka
 
 SIZES: Final = (1_000_000, 10_000_000, 100_000_000)
 QUICK_SIZES: Final = (1_000_000,)

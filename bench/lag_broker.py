@@ -30,10 +30,10 @@ def main(arguments: list[str]) -> int:
     """Run the broker of the command until it is stopped."""
     path, *command = arguments
     overrides = parse_overrides(tuple(value for name, value in itertools.pairwise(command) if name == "--override"))
-    from spark_kafkalite.broker import event_loop
     from spark_kafkalite.broker.event_log import configure_logging
     from spark_kafkalite.broker.server import Broker
     from spark_kafkalite.broker.settings.config import BrokerConfig
+    from spark_kafkalite.net import event_loop
 
     config = BrokerConfig.load(None, overrides)
     configure_logging(config["logging.level"])

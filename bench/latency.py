@@ -25,13 +25,13 @@ from pathlib import Path
 from bench.measurement import Row, percentile
 from spark_kafkalite import Admin
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.broker import held_fsync
 from tests.interop.broker.held_fsync import HeldFsync
 from tests.interop.hostile.mutating_peer import DAMAGED_TOPIC, RESEALED_TOPIC
 from tests.interop.support.good_client import GoodClient
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 
 _ROOT = Path(__file__).resolve().parent.parent
 _MEBIBYTE = 1 << 20

@@ -41,7 +41,7 @@ from bench.raw_load import (
     produce_request,
 )
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 MEGABYTE = 1_000_000
 _RECORDS = 64

@@ -21,11 +21,10 @@ from typing import Any, Final, Self
 from bench.measurement import Row, Usage, percentile, resident_bytes
 from bench.raw_load import batch_of, check_produced, produce_request
 from spark_kafkalite import Admin
-from spark_kafkalite.broker.descriptors import raise_limit
 from spark_kafkalite.client.group.consumer_protocol import Assignment, Subscription
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.apache_kafka_cluster import ApacheKafkaCluster
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.net.descriptors import raise_limit
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.frame import FrameBuffer, framed
 from spark_kafkalite.wire.message import ApiMessage
@@ -33,6 +32,7 @@ from spark_kafkalite.wire.messages.find_coordinator import FindCoordinatorReques
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tests.lab.apache_kafka_cluster import ApacheKafkaCluster
 
 TOPIC: Final = "shared"
 PARTITIONS: Final = 60

@@ -23,10 +23,10 @@ from typing import Any, Final, cast
 import confluent_kafka.admin as confluent_admin
 
 from bench.measurement import Row, Usage, resident_bytes
-from spark_kafkalite.testing.apache_kafka_cluster import ApacheKafkaCluster
-from spark_kafkalite.testing.cluster import RegistryProcess
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
+from spark_kafkalite.processes.cluster import RegistryProcess
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer
+from tests.lab.apache_kafka_cluster import ApacheKafkaCluster
 
 _PEER: Final = "Apache Kafka 4.3.0"
 _BROKERS: Final = 3

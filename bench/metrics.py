@@ -18,7 +18,7 @@ from bench.commits import commit_request, find_coordinators
 from bench.measurement import Row, percentile, resident_bytes, thread_seconds, warm_page_cache
 from bench.raw_load import Link, batch_of, check_produced, closed_loop, fetch_request, produce_request
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 PARTITIONS, GROUPS = 1000, 20
 _WITHOUT = "without metrics"

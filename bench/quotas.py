@@ -25,9 +25,9 @@ from bench.measurement import Row, percentile
 from bench.raw_load import batch_of
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.model import LATEST_TIMESTAMP, TopicPartition
-from spark_kafkalite.testing import apache_kafka, jars
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.java_process import java_arguments
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.java_process import java_arguments
+from tests.lab import apache_kafka, jars
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire import codec, packed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.frame import HEAD_BYTES, LENGTH, FrameBuffer, FrameReader, framed, lend_memory
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.lab.batches import make_batch
 
 _PRODUCE_VERSION, _FETCH_VERSION, _LIST_OFFSETS_VERSION = 9, 12, 7
 _MAX_RESPONSE_BYTES = 1 << 30

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from bench.empty_source import Shape
 from bench.raw_socket import serve
 from spark_kafkalite.client.read_schema import READ_SCHEMA
-from spark_kafkalite.spark.read_schema import spark_schema
+from spark_kafkalite.spark.reading.read_schema import spark_schema
 
 _COUNT_BYTES = 8
 

@@ -18,9 +18,9 @@ from typing import TypeVar
 
 from bench.measurement import Row, Usage, percentile, resident_bytes
 from bench.raw_load import Link, closed_loop
+from spark_kafkalite.processes.cluster import RegistryProcess
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from spark_kafkalite.registry.served.jute import write_buffer, write_int, write_long, write_string
-from spark_kafkalite.testing.cluster import RegistryProcess
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from spark_kafkalite.wire.frame import framed
 
 T = TypeVar("T")

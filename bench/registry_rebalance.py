@@ -17,8 +17,8 @@ from pathlib import Path
 
 from bench.measurement import Row
 from spark_kafkalite import Admin, ConsumerConnector
-from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
+from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from tests.interop.streams.mirrored_nodes import MirroredBroker
 
 TOPIC = "shared"

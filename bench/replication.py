@@ -26,8 +26,8 @@ from bench.failover import TOPIC, Pulse
 from bench.measurement import Row, Usage, percentile, resident_bytes, warm_page_cache
 from spark_kafkalite import Admin
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.testing.apache_kafka_cluster import ApacheKafkaCluster
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from tests.lab.apache_kafka_cluster import ApacheKafkaCluster
 
 _PEER = "three nodes of Apache Kafka 4.3.0"
 _PARTITIONS = 6

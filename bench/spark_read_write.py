@@ -31,9 +31,9 @@ from bench.raw_sink import RawSink
 from bench.raw_source import RawSource
 from bench.spark_work import PARTITIONS, ROOT
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
+from tests.lab import jars
+from tests.lab.apache_kafka import ApacheKafka
 
 _NAMES = itertools.count()
 JVM = "Spark's JVM connector 4.2.0"

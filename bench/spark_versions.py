@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measurement import Row, warm_page_cache
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 # The newest last.

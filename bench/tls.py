@@ -22,8 +22,8 @@ from spark_kafkalite.client.consume.fetch_requests import FetchFrom, FetchLimits
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.model import IsolationLevel
-from spark_kafkalite.testing.secure_kafka import SecuredListener, SecureKafka
-from spark_kafkalite.testing.token_endpoint import TokenEndpoint
+from tests.lab.secure_kafka import SecuredListener, SecureKafka
+from tests.lab.token_endpoint import TokenEndpoint
 
 _VALUE = b"x" * 1000
 _GB = 1e9

@@ -17,8 +17,8 @@ import confluent_kafka.admin as confluent_admin
 
 from bench.measurement import Row
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
+from tests.lab.apache_kafka import ApacheKafka
 
 _PEER = "Apache Kafka 4.3.0"
 _TIMEOUT_S = 300

@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.measurement import Row
 from spark_kafkalite import Admin, Consumer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.metadata import MetadataRequest
 from tests import processor
 from tests.interop.broker import collected_broker

@@ -1,6 +1,6 @@
-"""Entry point for spark-submit; the job itself is spark_kafkalite.spark.jobs.audit."""
+"""Entry point for spark-submit; the job itself is spark_kafkalite.jobs.audit."""
 
-from spark_kafkalite.spark.jobs.audit import main
+from spark_kafkalite.jobs.audit import main
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
-"""Entry point for spark-submit; the job itself is spark_kafkalite.spark.jobs.compact."""
+"""Entry point for spark-submit; the job itself is spark_kafkalite.jobs.compact."""
 
-from spark_kafkalite.spark.jobs.compact import main
+from spark_kafkalite.jobs.compact import main
 
 if __name__ == "__main__":
     main()

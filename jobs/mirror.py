@@ -1,6 +1,6 @@
-"""Entry point for spark-submit; the job itself is spark_kafkalite.spark.jobs.mirror."""
+"""Entry point for spark-submit; the job itself is spark_kafkalite.jobs.mirror."""
 
-from spark_kafkalite.spark.jobs.mirror import main
+from spark_kafkalite.jobs.mirror import main
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
-"""Entry point for spark-submit; the job itself is spark_kafkalite.spark.jobs.replay."""
+"""Entry point for spark-submit; the job itself is spark_kafkalite.jobs.replay."""
 
-from spark_kafkalite.spark.jobs.replay import main
+from spark_kafkalite.jobs.replay import main
 
 if __name__ == "__main__":
     main()

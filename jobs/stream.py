@@ -1,6 +1,6 @@
-"""Entry point for spark-submit; the job itself is spark_kafkalite.spark.jobs.stream."""
+"""Entry point for spark-submit; the job itself is spark_kafkalite.jobs.stream."""
 
-from spark_kafkalite.spark.jobs.stream import main
+from spark_kafkalite.jobs.stream import main
 
 if __name__ == "__main__":
     main()

@@ -33,7 +33,7 @@ warnings.simplefilter("error")
 import spark_kafkalite
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 assert kernel.IS_NATIVE, "the native kernel is not used"
 assert Path(spark_kafkalite.__file__).is_relative_to(sys.prefix), spark_kafkalite.__file__

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from spark_kafkalite.testing import apache_kafka as apache_kafka_part
-from spark_kafkalite.testing import hdfs as hdfs_part
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing import zookeeper as zookeeper_part
+from spark_kafkalite.processes import zookeeper as zookeeper_part
+from tests.lab import apache_kafka as apache_kafka_part
+from tests.lab import hdfs as hdfs_part
+from tests.lab import jars
 from tests.paths import PROJECT
 from tests.pool import forking, parts
 from tests.sampling import left_out
 from tests.seeds import SEED, SOAK
 
 if TYPE_CHECKING:
-    from spark_kafkalite.testing.apache_kafka import ApacheKafka
-    from spark_kafkalite.testing.hdfs import MiniHdfs
-    from spark_kafkalite.testing.secure_kafka import SecureKafka
-    from spark_kafkalite.testing.token_endpoint import TokenEndpoint
-    from spark_kafkalite.testing.zookeeper import ZooKeeperServer
+    from spark_kafkalite.processes.zookeeper import ZooKeeperServer
     from tests.interop.support.kerberized_kafka import KerberizedKafka
+    from tests.lab.apache_kafka import ApacheKafka
+    from tests.lab.hdfs import MiniHdfs
+    from tests.lab.secure_kafka import SecureKafka
+    from tests.lab.token_endpoint import TokenEndpoint
 
 # A shared machine may take its time over any single example; pytest-timeout bounds the whole. Without the database a
 # run does not depend on the runs before it.

@@ -10,9 +10,9 @@ from flights_demo import topic
 from flights_demo.flights import Flights
 from flights_demo.report import Report
 from flights_demo.submit import JobRun
-from spark_kafkalite.spark.jobs.destination.files import Files, files_for
-from spark_kafkalite.spark.jobs.destination.manifest import MANIFESTS, STAGING
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.manifests.files import Files, files_for
+from spark_kafkalite.manifests.manifest import MANIFESTS, STAGING
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

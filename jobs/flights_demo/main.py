@@ -15,8 +15,8 @@ import click
 from flights_demo import topic
 from flights_demo.flights import Flights, read_flights
 from flights_demo.report import CheckFailed, Report
-from spark_kafkalite.testing import hdfs
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
+from tests.lab import hdfs
 
 FAULTS = ("lost-record", "doubled-file")
 EXPECTED_FLIGHTS = 336_776

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's doc
 from flights_demo import topic
 from flights_demo.flights import HOUR_MS, Aggregate, Flights
 from flights_demo.report import Report
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,12 +16,10 @@ from spark_kafkalite.broker.authentication.authentication import Authentication
 from spark_kafkalite.broker.authentication.scram_users import ScramUsers
 from spark_kafkalite.broker.authorization.acl_changes import AclChanges
 from spark_kafkalite.broker.coordinators import Coordinators
-from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peers import Peers
-from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.quotas.changes import QuotaChanges
 from spark_kafkalite.broker.quotas.quotas import Quotas
@@ -32,13 +30,13 @@ from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
-from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.config_changes import ConfigChanges
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
 from spark_kafkalite.broker.upkeep.retention import Retention
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.groups_state import GroupShards, GroupsState
@@ -46,6 +44,8 @@ from spark_kafkalite.coordinator.groups.members import GroupLimits
 from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.net.io_threads import IoThreads
+from spark_kafkalite.net.request_memory import RequestMemory
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership

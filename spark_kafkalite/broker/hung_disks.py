@@ -32,12 +32,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.log.directories.disk import LogDirectory
 from spark_kafkalite.log.directories.log_dirs import LogDirectories
 from spark_kafkalite.log.files.disk_calls import DiskCall, DiskCalls
+from spark_kafkalite.net.io_threads import IoThreads, Lane
 
 logger = logging.getLogger(__name__)
 

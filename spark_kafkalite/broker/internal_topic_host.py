@@ -23,13 +23,12 @@ from functools import partial
 from typing import Final
 
 from spark_kafkalite.broker.event_log import QuietLog
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.replication.bounds import ACKS_ALL
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
-from spark_kafkalite.broker.requests.page_cache import look_up
-from spark_kafkalite.broker.requests.purgatory import DelayedOperation
 from spark_kafkalite.broker.requests.topics import TopicAdmin
+from spark_kafkalite.broker.waiting.page_cache import look_up
+from spark_kafkalite.broker.waiting.purgatory import DelayedOperation
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.errors import (
     CoordinatorNotAvailable,
@@ -43,6 +42,7 @@ from spark_kafkalite.log.loading.damage import DamageLines, without_place
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.net.io_threads import IoThreads, Lane
 from spark_kafkalite.records.kernel import scan_headers
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView

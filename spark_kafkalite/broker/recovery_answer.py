@@ -16,7 +16,6 @@ import asyncio
 import logging
 from typing import Final
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.registry_notes import RegistryNotes
 from spark_kafkalite.broker.replication.log_reports import whole_end
 from spark_kafkalite.broker.replication.replicas import Replicas
@@ -26,6 +25,7 @@ from spark_kafkalite.log.loading.highest_ids import MAX_PRODUCER_ID
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import BrokerId, Incarnation, TopicPartition
+from spark_kafkalite.net.io_threads import IoThreads, Lane
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
 from spark_kafkalite.registry.recovery.host_logs import HostLog, HostLogs, KnownTopic

@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.net.io_threads import IoThreads, Lane
 
 
 class RegistryNotes:

@@ -36,7 +36,6 @@ import threading
 from collections.abc import Callable
 
 from spark_kafkalite import early_signals
-from spark_kafkalite.broker import event_loop
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.hung_disks import StopWatch, hang_limit_s
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
@@ -49,6 +48,7 @@ from spark_kafkalite.errors import ConfigError, KafkaliteError, KafkaStorageErro
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.loading.loader import LoadInterrupted
+from spark_kafkalite.net import event_loop
 from spark_kafkalite.registry.cluster.membership import OpenStore
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.version import VERSION

@@ -33,11 +33,8 @@ from spark_kafkalite.broker.authorization.acl_changes import AclChanges
 from spark_kafkalite.broker.authorization.authorizer import Authorizer
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.coordinators import Coordinators
-from spark_kafkalite.broker.descriptors import Descriptors, raise_limit
-from spark_kafkalite.broker.event_loop import BrokerLoop
 from spark_kafkalite.broker.hung_disks import HungDisks, hang_limit_s
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
-from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.joining import check_addresses, tell_of_leaderless, wait_for_leaders
 from spark_kafkalite.broker.loop_watch import LoopWatch
 from spark_kafkalite.broker.metrics.endpoint import MetricsEndpoint
@@ -49,7 +46,6 @@ from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peer import PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
-from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.quotas.allowance import Windows
 from spark_kafkalite.broker.quotas.changes import QuotaChanges
 from spark_kafkalite.broker.quotas.quotas import Quotas
@@ -66,7 +62,6 @@ from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.fetch_rechecks import FetchRechecks
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
-from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.requests.slow_requests import watch_for
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.secret_keeper import SecretKeeper, check_secret_file
@@ -86,6 +81,7 @@ from spark_kafkalite.broker.upkeep.cleaner import Cleaner
 from spark_kafkalite.broker.upkeep.disk_watch import DiskWatch
 from spark_kafkalite.broker.upkeep.retention import Retention
 from spark_kafkalite.broker.upkeep.timers import Upkeep
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.collector import Collector
 from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
@@ -99,6 +95,10 @@ from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.model import BrokerId, Incarnation
+from spark_kafkalite.net.descriptors import Descriptors, raise_limit
+from spark_kafkalite.net.event_loop import BrokerLoop
+from spark_kafkalite.net.io_threads import IoThreads
+from spark_kafkalite.net.request_memory import RequestMemory
 from spark_kafkalite.registry.acl_changes import has_acls
 from spark_kafkalite.registry.cluster.acl_watch import AclFollower
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.network.listener_tls import BrokerTls, Contexts, ListenerTls
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.net.io_threads import IoThreads, Lane
 
 logger = logging.getLogger(__name__)
 

@@ -69,7 +69,7 @@ def run(name: str, arguments: tuple[str, ...]) -> int:
     """
     if importlib.util.find_spec("pyspark") is None:
         raise click.ClickException(f"the Spark jobs need PySpark: {install_command('spark')}")
-    job: click.Command = importlib.import_module(f"spark_kafkalite.spark.jobs.{name}").main
+    job: click.Command = importlib.import_module(f"spark_kafkalite.jobs.{name}").main
     result = job.main(args=list(arguments), prog_name=f"kafkalite jobs run {name}", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
@@ -78,4 +78,4 @@ def script_path(name: str) -> Path:
     """Return where the job's script lies, without importing PySpark."""
     package = importlib.util.find_spec("spark_kafkalite")
     assert package is not None and package.origin is not None
-    return Path(package.origin).parent / "spark" / "jobs" / "scripts" / f"{name}.py"
+    return Path(package.origin).parent / "jobs" / "scripts" / f"{name}.py"

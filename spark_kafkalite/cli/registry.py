@@ -59,10 +59,10 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
         raise click.MissingParameter(ctx=context, param_hint="'--data'", param_type="option")
     from spark_kafkalite import early_signals
     from spark_kafkalite.addresses import is_loopback
-    from spark_kafkalite.broker.descriptors import raise_limit, registry_connections
     from spark_kafkalite.broker.event_log import configure_logging
     from spark_kafkalite.broker.stacks import log_stacks_at_sigusr1
     from spark_kafkalite.collector import Collector
+    from spark_kafkalite.net.descriptors import raise_limit, registry_connections
     from spark_kafkalite.registry.served.listener import ONE_HOST_ONLY, RegistryListener
     from spark_kafkalite.registry.served.server import TreeServer
     from spark_kafkalite.registry.store import SessionState

@@ -30,8 +30,8 @@ def command(data: str, port: int) -> int:
     It prints one line when it serves, 'kafkalite zookeeper ready on HOST:PORT', and stops at SIGTERM or Ctrl-C. It is
     for development: a cluster on several hosts wants an ensemble of its own.
     """
-    from spark_kafkalite.testing.child_process import ChildFailed
-    from spark_kafkalite.testing.zookeeper import ZooKeeperServer, available
+    from spark_kafkalite.processes.child_process import ChildFailed
+    from spark_kafkalite.processes.zookeeper import ZooKeeperServer, available
 
     if (problem := available()) is not None:
         raise click.ClickException(f"ZooKeeper cannot run here: {problem}")

@@ -16,14 +16,14 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
-from spark_kafkalite.spark.needed_modules import NEEDED_MODULES
+from spark_kafkalite.spark.workers.needed_modules import NEEDED_MODULES
 from spark_kafkalite.version import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_kafkalite.spark.listener import KafkaliteListener
-    from spark_kafkalite.spark.published_scope import Days
+    from spark_kafkalite.jobs.published_scope import Days
+    from spark_kafkalite.spark.watching.listener import KafkaliteListener
 
 _missing = [name for name in NEEDED_MODULES if find_spec(name) is None]
 if _missing:
@@ -46,16 +46,16 @@ def register(spark: SparkSession) -> None:
 def install_listener(spark: SparkSession) -> KafkaliteListener:
     """Watch a session's streams, for their lag and last commits, and return the listener that does.
 
-    See :mod:`spark_kafkalite.spark.listener`.
+    See :mod:`spark_kafkalite.spark.watching.listener`.
     """
-    from spark_kafkalite.spark import listener
+    from spark_kafkalite.spark.watching import listener
 
     return listener.install_listener(spark)
 
 
 def fetch_token(spark: SparkSession, cluster_id: str) -> str:
-    """Return Spark's delegation token of a cluster; see :func:`spark_kafkalite.spark.delegation_token.fetch_token`."""
-    from spark_kafkalite.spark import delegation_token
+    """Return Spark's delegation token of a cluster; see :mod:`spark_kafkalite.spark.workers.delegation_token`."""
+    from spark_kafkalite.spark.workers import delegation_token
 
     return delegation_token.fetch_token(spark, cluster_id)
 
@@ -70,8 +70,8 @@ def read_published(
     on_missing: Literal["fail", "warn"] = "fail",
     check_counts: bool = False,
 ) -> DataFrame:
-    """Return what load jobs have published under a path; see :func:`spark_kafkalite.spark.published.read_published`."""
-    from spark_kafkalite.spark import published
+    """Return what load jobs have published under a path; see :func:`spark_kafkalite.jobs.published.read_published`."""
+    from spark_kafkalite.jobs import published
 
     return published.read_published(
         spark, path, topic=topic, days=days, since_run=since_run, on_missing=on_missing, check_counts=check_counts

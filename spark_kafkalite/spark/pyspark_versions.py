@@ -24,9 +24,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.util import local_connect_and_auth
 
 from spark_kafkalite.spark.conditions import INVALID_OPTION, option_error
-from spark_kafkalite.spark.options import ReaderOptions
+from spark_kafkalite.spark.options.options import ReaderOptions
 from spark_kafkalite.spark.tracebacks import without_frames
-from spark_kafkalite.spark.worker_log import say
+from spark_kafkalite.spark.workers.worker_log import say
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,8 +18,8 @@ from weakref import WeakSet
 
 from spark_kafkalite.spark.pyspark_versions import register_source
 from spark_kafkalite.spark.source import KafkaliteDataSource
-from spark_kafkalite.spark.unix_sockets import recommend_unix_sockets
-from spark_kafkalite.spark.worker_python import provide_python
+from spark_kafkalite.spark.workers.unix_sockets import recommend_unix_sockets
+from spark_kafkalite.spark.workers.worker_python import provide_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

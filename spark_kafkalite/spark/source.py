@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from spark_kafkalite.spark.options import ReaderOptions, WriterOptions
+    from spark_kafkalite.spark.options.options import ReaderOptions, WriterOptions
 
 FORMAT_NAME = "kafkalite"
 
@@ -58,8 +58,8 @@ class KafkaliteDataSource(DataSource):
 
         Raises SparkConditionError for options, connection and topics.
         """
-        from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
-        from spark_kafkalite.spark.read_schema import spark_schema
+        from spark_kafkalite.spark.reading.cluster_offsets import ClusterOffsets
+        from spark_kafkalite.spark.reading.read_schema import spark_schema
 
         options = self._reading()
         ClusterOffsets(options).check()
@@ -67,8 +67,8 @@ class KafkaliteDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Raises SparkConditionError for what a batch must not ask."""
-        from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
-        from spark_kafkalite.spark.read_schema import projected_schema
+        from spark_kafkalite.spark.reading.batch_reader import KafkaliteBatchReader
+        from spark_kafkalite.spark.reading.read_schema import projected_schema
 
         return KafkaliteBatchReader(self._reading(), projected_schema(schema))
 
@@ -76,9 +76,9 @@ class KafkaliteDataSource(DataSource):
         """Return the stream reader; for what a stream must not ask, one that raises SparkConditionError when used."""
         from spark_kafkalite.spark.conditions import SparkConditionError
         from spark_kafkalite.spark.pyspark_versions import engine_reader
-        from spark_kafkalite.spark.read_schema import projected_schema
-        from spark_kafkalite.spark.refused_stream import RefusedStreamReader
-        from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
+        from spark_kafkalite.spark.reading.read_schema import projected_schema
+        from spark_kafkalite.spark.reading.refused_stream import RefusedStreamReader
+        from spark_kafkalite.spark.reading.stream_reader import KafkaliteStreamReader
 
         try:
             options = self._reading()
@@ -95,9 +95,9 @@ class KafkaliteDataSource(DataSource):
             raise SparkConditionError(
                 INVALID_OPTION, 'mode=overwrite: a topic is a log and cannot be overwritten; use .mode("append")'
             )
-        from spark_kafkalite.spark.sink_check import check_sink
-        from spark_kafkalite.spark.worker_log import say
-        from spark_kafkalite.spark.writer import KafkaliteBatchWriter
+        from spark_kafkalite.spark.sink.sink_check import check_sink
+        from spark_kafkalite.spark.sink.writer import KafkaliteBatchWriter
+        from spark_kafkalite.spark.workers.worker_log import say
 
         options = self._writing()
         say(options.notes)
@@ -107,9 +107,9 @@ class KafkaliteDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return the streaming writer. ``overwrite`` is set for outputMode("complete"); rows are appended anyway."""
-        from spark_kafkalite.spark.sink_check import check_sink
-        from spark_kafkalite.spark.worker_log import say
-        from spark_kafkalite.spark.writer import KafkaliteStreamWriter
+        from spark_kafkalite.spark.sink.sink_check import check_sink
+        from spark_kafkalite.spark.sink.writer import KafkaliteStreamWriter
+        from spark_kafkalite.spark.workers.worker_log import say
 
         options = self._writing()
         say(options.notes, once=True)
@@ -119,16 +119,16 @@ class KafkaliteDataSource(DataSource):
         return writer
 
     def _reading(self) -> ReaderOptions:
-        from spark_kafkalite.spark.options import reader_options
-        from spark_kafkalite.spark.worker_log import SOURCE, speak_of
+        from spark_kafkalite.spark.options.options import reader_options
+        from spark_kafkalite.spark.workers.worker_log import SOURCE, speak_of
 
         options = reader_options(self.options)
         speak_of(SOURCE, options.subject)
         return options
 
     def _writing(self) -> WriterOptions:
-        from spark_kafkalite.spark.options import writer_options
-        from spark_kafkalite.spark.worker_log import SINK, speak_of
+        from spark_kafkalite.spark.options.options import writer_options
+        from spark_kafkalite.spark.workers.worker_log import SINK, speak_of
 
         options = writer_options(self.options)
         speak_of(SINK, options.target)

@@ -61,7 +61,7 @@ def _iterated(rows: Iterator[_T]) -> Iterator[_T]:
 def _hide(error: Exception) -> None:
     # Imported only for an error: the process that looks for the format's name is to load nothing else.
     from spark_kafkalite.spark.conditions import SparkConditionError
-    from spark_kafkalite.spark.worker_log import is_sparks_own
+    from spark_kafkalite.spark.workers.worker_log import is_sparks_own
 
     if isinstance(error, SparkConditionError) and is_sparks_own():
         os.environ.setdefault(HIDE, "1")

@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from spark_kafkalite.testing.cluster import BrokerProcess
-    from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+    from spark_kafkalite.processes.cluster import BrokerProcess
+    from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def kafkalite_broker(
     tmp_path: Path, kafkalite_broker_settings: Mapping[str, object], kafkalite_security: Mapping[str, Any]
 ) -> Iterator[BrokerProcess]:
     """A running broker; ``kafkalite_broker.bootstrap`` is its address."""
-    from spark_kafkalite.testing.cluster import BrokerProcess
+    from spark_kafkalite.processes.cluster import BrokerProcess
 
     directory = tmp_path / "kafkalite-broker"
     with BrokerProcess(directory, overrides=kafkalite_broker_settings, **kafkalite_security) as broker:
@@ -89,7 +89,7 @@ def kafkalite_cluster(
     kafkalite_security: Mapping[str, Any],
 ) -> Iterator[KafkaliteCluster]:
     """A running cluster; ``kafkalite_cluster.bootstrap`` has its brokers' addresses."""
-    from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+    from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 
     directory = tmp_path / "kafkalite-cluster"
     size, settings = kafkalite_cluster_size, kafkalite_cluster_settings

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.apache_kafka_cluster import WAIT_TIMEOUT_S, ApacheKafkaCluster
 from tests.chaos.clients.client import Place
 from tests.chaos.final_logs import logs_of
 from tests.chaos.history import Complaint, Health, HistoryWriter, Leftover, State
 from tests.chaos.our_cluster import LAG_TIME_S, SESSION_S
 from tests.chaos.played_cluster import mend_processes
+from tests.lab.apache_kafka import ApacheKafka
+from tests.lab.apache_kafka_cluster import WAIT_TIMEOUT_S, ApacheKafkaCluster
 
 _SESSION_MS: Final = int(SESSION_S * 1000)
 _SETTINGS: Final = {

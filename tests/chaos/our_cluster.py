@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Final, Self, cast
 
 from spark_kafkalite.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from spark_kafkalite.processes.child_process import freeze
+from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.child_process import freeze
-from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.chaos.broker_program import NO_BUG, conditions_of
 from tests.chaos.clients.client import Place
 from tests.chaos.final_logs import complaints_of, leftovers_of, logs_of

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.testing.child_process import ChildFailed
+from spark_kafkalite.processes.child_process import ChildFailed
 from tests.chaos.clients.client import Place
 from tests.chaos.clients.producers import compile_java_producer
 from tests.chaos.history import Complaint, HistoryWriter, Leftover

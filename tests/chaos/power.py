@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_kafkalite.log.files.small_files import RUN_FILE
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.chaos.broker_program import BOOT, SYNCED, conditions_of
 from tests.crash.loop_disk import Disk, Disks
 

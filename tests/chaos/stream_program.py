@@ -15,7 +15,7 @@ import threading
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests.chaos.values import name_of
 
 _TRIGGER = "1 second"

@@ -13,7 +13,6 @@ import dataclasses
 
 import pytest
 
-from spark_kafkalite.testing import apache_kafka, jars
 from tests.chaos.apache_cluster import ApacheChaosCluster
 from tests.chaos.clients.producers import compile_java_producer
 from tests.chaos.history import Client, Event, Fault, read_history
@@ -21,6 +20,7 @@ from tests.chaos.judge import Verdict, judge
 from tests.chaos.play import Round, play_on
 from tests.chaos.rows import MORE_ROWS, ROWS, Row
 from tests.conftest import fetch_or_skip
+from tests.lab import apache_kafka, jars
 from tests.seeds import SEED
 
 pytestmark = [pytest.mark.kafka, pytest.mark.soak, pytest.mark.timeout(1800)]

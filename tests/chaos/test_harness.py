@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.chaos.final_logs import logs_of
 from tests.chaos.history import Fault, HistoryWriter
 from tests.chaos.judge import judge_files

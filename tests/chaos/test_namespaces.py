@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing import apache_kafka, jars
 from tests.chaos.rows import MORE_ROWS, ROWS
 from tests.conftest import fetch_or_skip
+from tests.lab import apache_kafka, jars
 from tests.network.hosts import namespaces_of, problem
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S, wait_until

@@ -12,13 +12,13 @@ import os
 
 import pytest
 
-from spark_kafkalite.testing import apache_kafka, jars
 from tests.chaos.judge import judge_files
 from tests.chaos.our_cluster import DisksOfBroker
 from tests.chaos.play import Round, play
 from tests.chaos.rows import MORE_ROWS, ROWS, Row
 from tests.conftest import fetch_or_skip
 from tests.crash import loop_disk
+from tests.lab import apache_kafka, jars
 from tests.seeds import SEED, SOAK
 
 RUNS = int(os.environ.get("KAFKALITE_CHAOS_RUNS", "1"))

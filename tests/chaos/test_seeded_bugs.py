@@ -23,7 +23,6 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.chaos.broker_program import NO_BUG
 from tests.chaos.clients.client import Place
@@ -37,6 +36,7 @@ from tests.chaos.seeded_bugs import BUGS
 from tests.chaos.values import payload_of
 from tests.chaos.workload import RunFailed, Workload, make_topic
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK

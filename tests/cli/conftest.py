@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from spark_kafkalite.testing.apache_kafka import ApacheKafka, kafka_tool
+from tests.lab.apache_kafka import ApacheKafka, kafka_tool
 from tests.patience import wait_until
 from tests.pool.forking import run_command
 

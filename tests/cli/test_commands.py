@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.model_broker import ModelBroker
+from spark_kafkalite.processes.cluster import BrokerProcess
+from tests.lab.model_broker import ModelBroker
 from tests.patience import PATIENCE_S, wait_until
 from tests.pool.forking import run_command
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafkalite import Admin
 from spark_kafkalite.cli import main
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.pool.forking import run_command
 
 

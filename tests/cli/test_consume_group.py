@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.cli.main import run
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.patience import PATIENCE_S, wait_until
 
 _numbers = count()

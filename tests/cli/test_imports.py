@@ -83,7 +83,7 @@ def test_a_sensor_loads_neither_spark_nor_arrow(bootstrap: str, tmp_path: Path) 
         admin.create_topic("sensed", 1)
     given = ("--topic", "sensed", "--destination", f"file://{tmp_path}", "--bootstrap-server", bootstrap)
     loaded = loaded_by("jobs", "run", "hadoop_load", "--sensor", *given, code=7)
-    assert "spark_kafkalite.spark.jobs.load.sensor" in loaded
+    assert "spark_kafkalite.jobs.load.sensor" in loaded
     assert loaded & {"pyspark", "py4j", "pyarrow", "pandas"} == set()
 
 

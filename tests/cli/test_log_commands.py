@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.pool.forking import run_command
 
 

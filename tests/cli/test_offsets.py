@@ -15,8 +15,8 @@ from spark_kafkalite import Admin, Producer
 from spark_kafkalite.cli.main import run
 from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
-from spark_kafkalite.spark.options import reader_options
+from spark_kafkalite.spark.options.options import reader_options
+from spark_kafkalite.spark.reading.batch_reader import KafkaliteBatchReader
 
 RECORDS = 10
 _numbers = count()

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.certificates import KEY_PASSWORD, STORE_PASSWORD, Authority, Certificate
-from spark_kafkalite.testing.secure_kafka import ALICE, PLAIN, SCRAM_256, SCRAM_512, SecuredListener, SecureKafka, User
 from tests import canary
+from tests.lab.certificates import KEY_PASSWORD, STORE_PASSWORD, Authority, Certificate
+from tests.lab.secure_kafka import ALICE, PLAIN, SCRAM_256, SCRAM_512, SecuredListener, SecureKafka, User
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S
 from tests.pool.forking import run_command

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.child_process import free_ports
-from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.child_process import free_ports
+from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
 from tests.pool.forking import run_command
 
 PASSWORD = b"admin secret\n"

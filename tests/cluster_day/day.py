@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_kafkalite import Admin, Consumer, TopicPartition
-from spark_kafkalite.testing.child_process import ChildFailed
+from spark_kafkalite.processes.child_process import ChildFailed
 from tests.cluster_day.counts import Row, wrong_in_copy, wrong_in_log
 from tests.cluster_day.day_cluster import OFFSETS, DayCluster
 from tests.cluster_day.faults import Faults

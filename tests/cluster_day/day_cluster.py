@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
-from spark_kafkalite.testing.zookeeper import ZooKeeperEnsemble, four_letters
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.zookeeper import ZooKeeperEnsemble, four_letters
 from tests.chaos.final_logs import complaints_of, leftovers_of
 from tests.cluster_day.part import PARTITIONS, TOPIC
 from tests.cluster_day.passing_topics import PREFIX

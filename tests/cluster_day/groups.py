@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess
+from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess
 from tests.cluster_day.counts import Row
 from tests.cluster_day.member import ROWS_SUFFIX
 from tests.cluster_day.part import PARTITIONS, TOPIC, Part, PartFailed, Plan, wait_until

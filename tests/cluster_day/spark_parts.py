@@ -11,8 +11,8 @@ from typing import Final
 
 import pyarrow.parquet
 
-from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests.cluster_day.counts import Row
 from tests.cluster_day.part import TOPIC, Part, PartFailed, Plan, spark_environment
 from tests.spark.job_processes import JobProcess

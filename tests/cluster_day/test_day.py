@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from spark_kafkalite.testing import zookeeper
+from spark_kafkalite.processes import zookeeper
 from tests.cluster_day.day import SECONDS, play_day
 from tests.cluster_day.part import Plan
 from tests.seeds import SEED

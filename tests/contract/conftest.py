@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafkalite.processes.zookeeper import ZooKeeperEnsemble, available, four_letters
 from spark_kafkalite.registry.served.server import TreeServer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
-from spark_kafkalite.testing.zookeeper import ZooKeeperEnsemble, available, four_letters
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.os_fs import OsFs
-from spark_kafkalite.testing.contracts import FsContract
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.lab.contracts import FsContract
 
 
 class TestOsFs(FsContract):

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient, KazooState
 
+from spark_kafkalite.processes.cluster import RegistryProcess
 from spark_kafkalite.registry.served.jute import write_string
 from spark_kafkalite.registry.store import NoNode
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import open_embedded
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.cluster import RegistryProcess
 from tests.contract.protocol_client import ProtocolClient
 from tests.contract.test_tree_protocol import CREATE, EXISTS, SET, create
 from tests.contract.test_tree_sessions import CLOSE, NO_NODE

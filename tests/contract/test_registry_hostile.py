@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafkalite.processes.cluster import RegistryProcess
 from spark_kafkalite.registry.served.jute import write_buffer, write_int, write_long, write_string, write_strings
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
-from spark_kafkalite.testing.cluster import RegistryProcess
 from tests.contract.protocol_client import ProtocolClient
 from tests.contract.test_tree_protocol import (
     ADD_WATCH,

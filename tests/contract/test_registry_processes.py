@@ -14,14 +14,14 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.zookeeper import four_letters
 from spark_kafkalite.registry.served.jute import write_string
 from spark_kafkalite.registry.served.server import TreeServer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.registry.zookeeper_client import Client
-from spark_kafkalite.testing.child_process import ChildProcess
-from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
-from spark_kafkalite.testing.zookeeper import four_letters
 from tests.contract.protocol_client import ProtocolClient
 from tests.contract.test_tree_protocol import EXISTS
 from tests.patience import PATIENCE_S

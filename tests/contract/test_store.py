@@ -41,7 +41,7 @@ from spark_kafkalite.registry.store import (
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.fake_registry import FakeRegistry
+from tests.lab.fake_registry import FakeRegistry
 from tests.patience import PATIENCE_S
 from tests.seeds import SEED
 

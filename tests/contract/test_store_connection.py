@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.processes.cluster import RegistryProcess
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from spark_kafkalite.registry.store import (
     ConnectionLoss,
     EventType,
@@ -22,8 +24,6 @@ from spark_kafkalite.registry.store import (
     WatchEvent,
 )
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
-from spark_kafkalite.testing.cluster import RegistryProcess
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.contract.forwarder import Forwarder
 from tests.patience import PATIENCE_S, wait_until
 

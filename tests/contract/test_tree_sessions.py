@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafkalite.processes.cluster import RegistryProcess
 from spark_kafkalite.registry.served.jute import write_buffer, write_int, write_long, write_string, write_strings
 from spark_kafkalite.registry.served.server import TreeServer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
-from spark_kafkalite.testing.cluster import RegistryProcess
 from spark_kafkalite.wire.frame import framed
 from tests.contract.protocol_client import ProtocolClient
 from tests.contract.test_tree_protocol import (

@@ -15,15 +15,15 @@ from click.testing import CliRunner
 from spark_kafkalite import Admin, Consumer
 from spark_kafkalite.cli import dump_log
 from spark_kafkalite.errors import KafkaliteError, OffsetOutOfRange, RegistryError
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import DELETE_HORIZON_BIT, BatchHeader
 from spark_kafkalite.registry.tree.database import DATABASE_NAME, NodeDatabase
 from spark_kafkalite.registry.tree.tree import Tree
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.crash.workload import Holes, Plan, Promise, Workload
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.patience import wait_until
 
 _LEFT_BEHIND = re.compile(r".*\.(cleaned|swap|tmp)")

@@ -28,9 +28,9 @@ from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.log.truncation import truncate_fully, truncate_to
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import end_of, header_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs, SimulatedCrash
+from tests.lab.batches import end_of, header_of, make_batch, values_of
 
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 CONFIGS = {

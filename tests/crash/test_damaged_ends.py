@@ -16,7 +16,7 @@ from spark_kafkalite.client.consume.range_fetcher import RangeFetcher, columns_f
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.support.java_clients import JavaClients
 from tests.patience import PATIENCE_S, wait_until
 

@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.batches import make_batch, values_of
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from spark_kafkalite.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from spark_kafkalite.wire.messages.incremental_alter_configs import (
@@ -34,6 +33,7 @@ from tests.crash import faulty_broker, loop_disk
 from tests.crash.small_disk import SmallDisk, failing, limit, open_descriptors, why_not
 from tests.crash.traced import traced
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch, values_of
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SOAK
 

@@ -23,7 +23,7 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.client.produce.delivery import RecordMetadata
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK
 

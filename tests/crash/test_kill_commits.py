@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequest,

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED
 

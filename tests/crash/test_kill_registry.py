@@ -22,8 +22,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafkalite.processes.cluster import RegistryProcess
 from spark_kafkalite.registry.served.jute import RequestReader, write_buffer, write_int, write_string
-from spark_kafkalite.testing.cluster import RegistryProcess
 from tests.contract.protocol_client import Answer, ProtocolClient
 from tests.contract.test_tree_protocol import CHILDREN, CREATE, DELETE, EXISTS, GET, SET, create
 from tests.patience import PATIENCE_S, wait_until

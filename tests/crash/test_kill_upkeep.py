@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.crash import faulty_broker
 from tests.crash.examine import Examination
 from tests.crash.workload import Plan, Workload

@@ -23,13 +23,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.crash import examine, faulty_broker, loop_disk
 from tests.crash.loop_disk import Disk, Disks
 from tests.crash.workload import Holes, Promise, Workload, delete_records, log_start
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.seeds import SEED, SOAK
 
 CUTS_OF_SESSION = 10

@@ -10,8 +10,8 @@ import pytest
 from spark_kafkalite import Admin
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.errors import BrokerUnreachable, KafkaStorageError, RequestTimedOut
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
 from tests.crash.small_disk import SmallDisk, why_not
 from tests.patience import wait_until
 

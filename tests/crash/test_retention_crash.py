@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
-from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.upkeep.retention import Retention
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.errors import OutOfOrderSequenceNumber
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.log_starts import LogStartJob
@@ -27,11 +26,12 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.net.io_threads import Lane
 from spark_kafkalite.slices import Slices
-from spark_kafkalite.testing.batches import end_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs, SimulatedCrash
-from spark_kafkalite.testing.partition_states import partition_state
+from tests.lab.batches import end_of, make_batch, values_of
+from tests.lab.partition_states import partition_state
 from tests.seeds import SEED, SOAK
 
 pytestmark = pytest.mark.timeout(3600 if SOAK else 600)

@@ -17,7 +17,7 @@ from spark_kafkalite.client.consume.consumer import Consumer
 from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.log.files.os_fs import OsFile, OsFs
 from spark_kafkalite.log.manager import LogManager
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.patience import PATIENCE_S, wait_until
 
 LOGS = 40

@@ -32,9 +32,9 @@ from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.columns import add_batch
-from spark_kafkalite.testing.batches import header_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs, SimulatedCrash
+from tests.lab.batches import header_of
 from tests.seeds import SEED, SOAK
 
 KEY = TopicPartition("t", 0)

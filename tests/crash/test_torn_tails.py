@@ -26,8 +26,8 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.lab.batches import header_of, make_batch, make_stored_batch
 from tests.seeds import SEED, SOAK
 
 CASES = 100_000 if SOAK else 1_000

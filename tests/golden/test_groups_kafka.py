@@ -19,7 +19,7 @@ from spark_kafkalite.coordinator.groups.records import (
     encode_value,
 )
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing import apache_kafka
+from tests.lab import apache_kafka
 
 pytestmark = [pytest.mark.kafka]
 

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.records.layout import DELETE_HORIZON_BIT
-from spark_kafkalite.testing import apache_kafka
+from tests.lab import apache_kafka
 from tests.patience import PATIENCE_S, wait_until
 from tests.unit.log.compaction.cleaned_log import Batch, CleanedLog, SourceSegment, batches_in
 

@@ -20,8 +20,8 @@ from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.columns import add_batch
-from spark_kafkalite.testing import apache_kafka
-from spark_kafkalite.testing.batches import header_of, make_batch
+from tests.lab import apache_kafka
+from tests.lab.batches import header_of, make_batch
 from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.kafka]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.pool.names import own_numbers
 
 _topic_numbers = own_numbers()

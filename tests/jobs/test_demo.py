@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 from tests.spark.class_archive import archive_options

@@ -26,7 +26,7 @@ _LOG: Final = "spark_kafkalite/log"
 _REPLICATION: Final = "spark_kafkalite/broker/replication"
 _GROUPS: Final = "spark_kafkalite/coordinator/groups"
 _SCRAM: Final = "spark_kafkalite/security/scram.py"
-_DESTINATION: Final = "spark_kafkalite/spark/jobs/destination"
+_DESTINATION: Final = "spark_kafkalite/jobs/destination"
 
 _REPLICATION_TESTS: Final = "tests/unit/broker/replication"
 _RULES_TESTS: Final = "tests/unit/broker/replication/rules"
@@ -351,12 +351,12 @@ MUTANTS: Final = (
     # Spark.
     Mutant(
         "manifest_overwrites",
-        f"{_DESTINATION}/files.py",
+        "spark_kafkalite/manifests/files.py",
         "        temporary = self._written_beside(target, text)\n"
         "        try:\n            self._link(temporary, target)",
         "        temporary = self._written_beside(target, text)\n"
         "        try:\n            os.replace(temporary, target)",
-        ("tests/unit/spark/jobs/destination/test_lease.py",),
+        ("tests/unit/jobs/destination/test_lease.py",),
     ),
     Mutant(
         "manifest_number_not_checked_again",
@@ -365,35 +365,35 @@ MUTANTS: Final = (
         "            raise _overtaken(files, manifest)\n"
         '        fault_point("staged")',
         '        fault_point("staged")',
-        ("tests/unit/spark/jobs/destination/test_publish.py",),
+        ("tests/unit/jobs/destination/test_publish.py",),
     ),
     Mutant(
         "job_lease_is_taken_at_once",
         f"{_DESTINATION}/lease.py",
         "else modified_ms + holder.lease_ms - now_ms",
         "else modified_ms - now_ms",
-        ("tests/unit/spark/jobs/destination/test_lease.py",),
+        ("tests/unit/jobs/destination/test_lease.py",),
     ),
     Mutant(
         "loss_of_data_never_fails",
-        "spark_kafkalite/spark/data_loss.py",
+        "spark_kafkalite/spark/reading/data_loss.py",
         "return self.fails_of.get(cause, self.fails_by_default)",
         "return False",
-        ("tests/unit/spark/test_data_loss.py",),
+        ("tests/unit/spark/reading/test_data_loss.py",),
     ),
     Mutant(
         "cause_of_a_loss_is_swapped_in_tasks",
-        "spark_kafkalite/spark/partition_reader.py",
+        "spark_kafkalite/spark/reading/partition_reader.py",
         "cause = LossCause.END_WENT_BACK if error.offset > error.log_end_offset else LossCause.AGED_OUT",
         "cause = LossCause.AGED_OUT",
-        ("tests/unit/spark/test_partition_reader.py",),
+        ("tests/unit/spark/reading/test_partition_reader.py",),
     ),
     Mutant(
         "reader_goes_on_at_the_end_after_a_loss",
-        "spark_kafkalite/spark/partition_reader.py",
+        "spark_kafkalite/spark/reading/partition_reader.py",
         "        resume = max(error.log_start_offset, error.offset)",
         "        resume = whole.end_offset",
-        ("tests/unit/spark/test_partition_reader.py",),
+        ("tests/unit/spark/reading/test_partition_reader.py",),
     ),
     # A registry that is made again from the logs.
     Mutant(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.network.hosts import Network, problem
 
 pytestmark = [pytest.mark.root]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.hdfs import MiniHdfs
-from spark_kafkalite.testing.java_process import JavaToolFailed, run_java
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.java_process import JavaToolFailed, run_java
+from tests.lab import jars
+from tests.lab.apache_kafka import ApacheKafka
+from tests.lab.hdfs import MiniHdfs
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 

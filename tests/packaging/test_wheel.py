@@ -32,7 +32,7 @@ print(kernel.IS_NATIVE, columns.count, columns.value_at(2), kernel.__file__)
 """
 
 PLUGIN_TEST = """
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 
 def test_a_broker_serves(kafkalite_broker: BrokerProcess) -> None:
@@ -50,7 +50,7 @@ def test_another_broker_serves_beside_it(kafkalite_broker: BrokerProcess) -> Non
 BROKER_FOR_A_COMMAND = """
 import subprocess, sys
 from pathlib import Path
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 kafkalite = str(Path(sys.executable).with_name("kafkalite"))
 with BrokerProcess(Path("data")) as broker:
     def run(*arguments, input=""):

@@ -1,6 +1,6 @@
 """Starts the tests' brokers, registries and commands by forking them from a fork server (``fork_server``).
 
-:func:`install` makes :class:`~spark_kafkalite.testing.child_process.ChildProcess` do so for every child that is
+:func:`install` makes :class:`~spark_kafkalite.processes.child_process.ChildProcess` do so for every child that is
 ``python -m MODULE ...`` or ``python SCRIPT ...`` of this interpreter. A ``command_prefix``, or a variable that the
 interpreter reads at its start, makes it a real start; so does the fixture ``real_starts``.
 """
@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from spark_kafkalite.testing import child_process
+from spark_kafkalite.processes import child_process
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S
 

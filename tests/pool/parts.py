@@ -21,8 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from spark_kafkalite.testing import apache_kafka, hdfs, zookeeper
+from spark_kafkalite.processes import zookeeper
 from tests.interop.support.java_tools import JavaTools
+from tests.lab import apache_kafka, hdfs
 
 _ADDRESS: Final = "KAFKALITE_TEST_PARTS"
 
@@ -34,15 +35,15 @@ def _apache_kafka(directory: Path, _: Parts) -> AbstractContextManager[object]:
 
 def _identity_provider(_: Path, __: Parts) -> AbstractContextManager[object]:
     # It loads what signs tokens, which few tests need.
-    from spark_kafkalite.testing.secure_kafka import ALICE
-    from spark_kafkalite.testing.token_endpoint import TokenEndpoint
+    from tests.lab.secure_kafka import ALICE
+    from tests.lab.token_endpoint import TokenEndpoint
 
     return TokenEndpoint(subject=ALICE.name)
 
 
 def _secure_kafka(directory: Path, parts: Parts) -> AbstractContextManager[object]:
     # It loads what makes certificates.
-    from spark_kafkalite.testing.secure_kafka import SecureKafka
+    from tests.lab.secure_kafka import SecureKafka
 
     return SecureKafka(directory, parts.started("identity_provider"))
 
@@ -168,8 +169,8 @@ def shared(name: str) -> Any:
 
 def own_identity_provider() -> Any:
     """Return an endpoint for this process alone, whose tokens are those of the run's: tests change what it answers."""
-    from spark_kafkalite.testing.secure_kafka import ALICE
-    from spark_kafkalite.testing.token_endpoint import TokenEndpoint
+    from tests.lab.secure_kafka import ALICE
+    from tests.lab.token_endpoint import TokenEndpoint
 
     return TokenEndpoint(subject=ALICE.name, issued_as=_asked("identity_provider", "as_issuer"))
 

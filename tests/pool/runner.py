@@ -22,7 +22,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Final
 
-from spark_kafkalite.testing.child_process import dying_with_this_process, start_in_spawner
+from spark_kafkalite.processes.child_process import dying_with_this_process, start_in_spawner
 from tests.paths import PROJECT
 from tests.pool.costs import Cost, expected_s, longest_first
 from tests.pool.names import WORKER_VARIABLE

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.recovery_answer import RecoveryAnswer
 from spark_kafkalite.broker.registry_notes import RegistryNotes
 from spark_kafkalite.broker.replication.replicas import Replicas
@@ -23,6 +22,7 @@ from spark_kafkalite.broker.start import BrokerStart
 from spark_kafkalite.broker.upkeep.timers import Upkeep
 from spark_kafkalite.log.files.disk_calls import DiskCall, DiskCalls
 from spark_kafkalite.model import BrokerId, Incarnation
+from spark_kafkalite.net.io_threads import Lane
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership
 from spark_kafkalite.slices import Slices

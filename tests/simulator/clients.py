@@ -13,12 +13,12 @@ from typing import Any, Final, Protocol
 
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import scan_headers
-from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.wire.codec import decode_response, encode_request
 from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from spark_kafkalite.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.lab.batches import make_batch, values_of
 from tests.simulator.network import CLIENT, Network, Wire
 
 _TIMEOUT_S: Final = 2.0

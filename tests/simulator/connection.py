@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable
 
 from spark_kafkalite.broker.network.listeners import Listener
-from spark_kafkalite.broker.network.outbox import FileRange, Response
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.net.outbox import FileRange, Response
 from tests.simulator.network import Wire
 from tests.simulator.world import ProcessLoop
 

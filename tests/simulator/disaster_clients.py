@@ -8,7 +8,7 @@ from typing import Any
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import check_crc, scan_headers
-from spark_kafkalite.testing.batches import values_of
+from tests.lab.batches import values_of
 from tests.simulator.clients import Finder, Seen, SimulatedReader
 from tests.simulator.copies import whole_batches
 from tests.simulator.disk import Disk

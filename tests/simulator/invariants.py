@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.model import UNKNOWN_INCARNATION, TopicPartition
 from spark_kafkalite.records.kernel import scan_headers
-from spark_kafkalite.testing.batches import values_of
+from tests.lab.batches import values_of
 from tests.simulator.clients import Seen
 from tests.simulator.registered import Registered, RegisteredState
 from tests.simulator.world import World

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire.codec import decode_response, encode_request
 from spark_kafkalite.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.lab.batches import make_batch
 from tests.simulator.clients import ACKS_ALL, Finder, Seen
 from tests.simulator.network import CLIENT, Network, Wire
 

@@ -14,8 +14,8 @@ from typing import Final
 
 import pytest
 
-from spark_kafkalite.testing.batches import make_stored_batch
 from spark_kafkalite.testing.memory_fs import CrashMode
+from tests.lab.batches import make_stored_batch
 from tests.seeds import SEED, SOAK
 from tests.simulator.copies import whole_batches
 from tests.simulator.disaster_run import DisasterSimulation

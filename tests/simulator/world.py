@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from zlib import crc32
 
-from spark_kafkalite.broker.requests import page_cache
+from spark_kafkalite.broker.waiting import page_cache
 
 START_S: Final = 1_000.0
 START_WALL_MS: Final = 1_700_000_000_000

@@ -16,8 +16,8 @@ from typing import Final
 
 import pyspark
 
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_command
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_command
+from tests.lab import jars
 from tests.seeds import SOAK
 
 # An archive that does not fit is no matter for the output of a test.

@@ -14,10 +14,10 @@ pytest.importorskip("pyspark")
 import pyspark
 from pyspark.sql import SparkSession
 
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.spark.pyspark_versions import PROGRESS_HAS_LOG_ENDS
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.token_endpoint import TokenEndpoint
+from tests.lab import jars
+from tests.lab.token_endpoint import TokenEndpoint
 from tests.patience import PATIENCE_S
 from tests.pool.names import own_numbers
 from tests.seeds import SOAK

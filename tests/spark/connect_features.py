@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_kafkalite import Producer
 from spark_kafkalite.cli.doctor.executors import start_session as start_doctor
 from spark_kafkalite.functions import latest, split_registry_frame, write_update
+from spark_kafkalite.jobs.program.session import start_session as start_job
 from spark_kafkalite.spark import fetch_token, install_listener, read_published, register
-from spark_kafkalite.spark.jobs.program.session import start_session as start_job
 
 TRIES: dict[str, Callable[[Client], object]] = {}
 

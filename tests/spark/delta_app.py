@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_kafkalite.testing import jars
+from tests.lab import jars
 from tests.spark.class_archive import session_settings
 
 

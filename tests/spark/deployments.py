@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pyspark
 
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.child_process import ChildProcess, free_ports
-from spark_kafkalite.testing.hdfs import hadoop_client_jars, hadoop_xml
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_command
+from spark_kafkalite.processes.child_process import ChildProcess, free_ports
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_command
+from tests.lab import jars
+from tests.lab.hdfs import hadoop_client_jars, hadoop_xml
 
 from .recipes import plain_environment
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from spark_kafkalite.cli.jobs import script_path
-from spark_kafkalite.spark.jobs.program.faults import VARIABLE
-from spark_kafkalite.testing.child_process import ChildProcess
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from spark_kafkalite.jobs.program.faults import VARIABLE
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests.patience import PATIENCE_S
 from tests.pool.names import own_numbers
 

@@ -10,8 +10,8 @@ from typing import Any
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from spark_kafkalite.jobs import hadoop_load
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import hadoop_load
 
 from .topics import Topics
 

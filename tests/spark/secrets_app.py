@@ -87,7 +87,7 @@ def keep_job(config: dict[str, Any], out: Path) -> None:
     """Run the load job in this session, and write down what it prints; its manifests are in the destination."""
     from click.testing import CliRunner
 
-    from spark_kafkalite.spark.jobs import hadoop_load
+    from spark_kafkalite.jobs import hadoop_load
 
     arguments = ["--bootstrap-server", config["options"]["kafka.bootstrap.servers"], "--topic", config["topic"]]
     arguments += ["--command-config", config["command_config"], "--destination", config["destination"], "--json"]

@@ -191,10 +191,10 @@ def test_records_that_retention_took_are_data_loss(topics):
     from spark_kafkalite.client.read_schema import READ_SCHEMA
     from spark_kafkalite.model import TopicPartition
     from spark_kafkalite.spark.conditions import SparkConditionError
-    from spark_kafkalite.spark.offset_ranges import OffsetRange
-    from spark_kafkalite.spark.options import reader_options
-    from spark_kafkalite.spark.partition_reader import read_task
-    from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
+    from spark_kafkalite.spark.options.options import reader_options
+    from spark_kafkalite.spark.reading.offset_ranges import OffsetRange
+    from spark_kafkalite.spark.reading.partition_reader import read_task
+    from spark_kafkalite.spark.reading.read_plan import ReadPlan, ReadTask
 
     topic = topics.new()
     topics.fill(topic, range(5))

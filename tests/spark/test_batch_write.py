@@ -167,8 +167,8 @@ def test_old_timestamps_are_counted_per_topic(topics, caplog):
     import pyarrow as pa
     from pyspark.sql.types import LongType, StringType, StructType
 
-    from spark_kafkalite.spark.options import writer_options
-    from spark_kafkalite.spark.writer import KafkaliteBatchWriter
+    from spark_kafkalite.spark.options.options import writer_options
+    from spark_kafkalite.spark.sink.writer import KafkaliteBatchWriter
 
     topic, kept = topics.new(retention_ms="604800000"), topics.new(retention_ms="-1")
     schema = StructType().add("value", StringType()).add("timestamp", LongType())

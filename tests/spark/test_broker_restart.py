@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.patience import PATIENCE_S, wait_until
 
 from .topics import Topics, await_end, last_line

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.cli.main import run
-from spark_kafkalite.spark.jobs.destination.files import LocalFiles, files_for
+from spark_kafkalite.manifests.files import LocalFiles, files_for
 
 from .topics import Topics, await_end, let_look_quiet, started
 
@@ -148,7 +148,7 @@ def test_a_query_does_not_pass_a_rewind_that_was_interrupted(kafkalite, topics, 
 
     back = ("--all-topics", "--to-offset", "1")
     with monkeypatch.context() as patch:
-        # The second of its two writes; tests/unit/spark/test_interrupted_moves.py stops it everywhere.
+        # The second of its two writes; tests/unit/spark/checkpoints/test_interrupted_moves.py stops it everywhere.
         patch.setattr(LocalFiles, "replace", interrupt)
         with pytest.raises(Killed):
             rewind(kafkalite, checkpoint, *back)

@@ -13,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_kafkalite import Admin, TopicPartition
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.patience import PATIENCE_S, wait_until
 
 from .topics import QUERY_PATIENCE_S, Topics, last_line

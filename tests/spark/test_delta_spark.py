@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.testing import jars
+from tests.lab import jars
 from tests.paths import PROJECT
-from tests.unit.spark.jobs.tables.table_runs import Destination
+from tests.unit.jobs.tables.table_runs import Destination
 
 from .job_processes import JOB_PATIENCE_S
 

@@ -16,8 +16,8 @@ import pyspark
 import pytest
 
 from spark_kafkalite import Producer
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.java_process import java_problem
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.java_process import java_problem
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK

@@ -18,10 +18,10 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 
+from spark_kafkalite.jobs import hadoop_load
+from spark_kafkalite.jobs.load import load_run, load_source
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import hadoop_load
-from spark_kafkalite.spark.jobs.load import load_run, load_source
 from tests.patience import PATIENCE_S
 
 from .job_runs import BY_TASKS, data_files, failure, load, manifests, values

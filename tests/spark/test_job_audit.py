@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from spark_kafkalite.jobs import audit, compact
+from spark_kafkalite.jobs.destination import folding
+from spark_kafkalite.manifests.files import LocalFiles
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import audit, compact
-from spark_kafkalite.spark.jobs.destination import folding
-from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 from tests.seeds import SOAK
 
 from .job_runs import NEW_YEAR_MS, data_files, load, manifests, run_alone

@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import Row, SparkSession
 
+from spark_kafkalite.jobs import compact
+from spark_kafkalite.jobs.compaction import compaction
+from spark_kafkalite.jobs.compaction.merge_planning import Merge, MergeBounds, plan_merges
+from spark_kafkalite.jobs.destination import publish
+from spark_kafkalite.manifests.files import LocalFiles
+from spark_kafkalite.manifests.manifest import Manifest
+from spark_kafkalite.manifests.manifest_checkpoint import published_files
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import compact
-from spark_kafkalite.spark.jobs.compaction import compaction
-from spark_kafkalite.spark.jobs.compaction.merge_planning import Merge, MergeBounds, plan_merges
-from spark_kafkalite.spark.jobs.destination import publish
-from spark_kafkalite.spark.jobs.destination.files import LocalFiles
-from spark_kafkalite.spark.jobs.destination.manifest import Manifest
-from spark_kafkalite.spark.jobs.destination.manifest_checkpoint import published_files
 from tests.seeds import SOAK
 
 from .job_processes import JobProcess, await_stopped, wake

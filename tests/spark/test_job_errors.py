@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from spark_kafkalite.spark.jobs import hadoop_load, replay, stream
-from spark_kafkalite.spark.jobs.load import load_run
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.hdfs import MiniHdfs
+from spark_kafkalite.jobs import hadoop_load, replay, stream
+from spark_kafkalite.jobs.load import load_run
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.crash.small_disk import SmallDisk, why_not
+from tests.lab.hdfs import MiniHdfs
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 

@@ -12,9 +12,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from spark_kafkalite.spark.jobs.destination import lease
-from spark_kafkalite.spark.jobs.destination.files import FileExists, Files, HadoopFiles, LocalFiles, files_for
-from spark_kafkalite.spark.jobs.destination.lease import DestinationHeld
+from spark_kafkalite.jobs.destination import lease
+from spark_kafkalite.jobs.destination.lease import DestinationHeld
+from spark_kafkalite.manifests.files import FileExists, Files, HadoopFiles, LocalFiles, files_for
 from tests.patience import wait_until
 
 _COUNTER = itertools.count()

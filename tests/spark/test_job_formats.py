@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import Row, SparkSession
 
+from spark_kafkalite.jobs import hadoop_load
+from spark_kafkalite.jobs.formats import lines
+from spark_kafkalite.jobs.formats.file_layout import CODECS, FileFormat
+from spark_kafkalite.manifests.manifest import ManifestError
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import hadoop_load
-from spark_kafkalite.spark.jobs.destination.manifest import ManifestError
-from spark_kafkalite.spark.jobs.formats import lines
-from spark_kafkalite.spark.jobs.formats.file_layout import CODECS, FileFormat
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafkalite.manifests.files import HadoopFiles, files_for
+from spark_kafkalite.manifests.manifest import STAGING
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs.destination.files import HadoopFiles, files_for
-from spark_kafkalite.spark.jobs.destination.manifest import STAGING
-from spark_kafkalite.testing import hdfs
-from spark_kafkalite.testing.hdfs_processes import HdfsProcesses
+from tests.lab import hdfs
+from tests.lab.hdfs_processes import HdfsProcesses
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 

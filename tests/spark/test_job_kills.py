@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_kafkalite.jobs import compact
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import compact
 from tests.seeds import SEED
 
 from .job_processes import JobProcess

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_kafkalite.spark.jobs import hadoop_load, replay
-from spark_kafkalite.spark.jobs.destination.files import LocalFiles
-from spark_kafkalite.spark.jobs.destination.lease import Holder, lease_path
-from spark_kafkalite.spark.jobs.program.faults import VARIABLE, forget_passed
+from spark_kafkalite.jobs import hadoop_load, replay
+from spark_kafkalite.jobs.destination.lease import Holder, lease_path
+from spark_kafkalite.jobs.program.faults import VARIABLE, forget_passed
+from spark_kafkalite.manifests.files import LocalFiles
 from tests.seeds import SOAK
 
 from .job_processes import JobProcess, await_stopped, lease_of, wake

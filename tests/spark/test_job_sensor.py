@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from spark_kafkalite.cli.jobs import script_path
+from spark_kafkalite.jobs import hadoop_load
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.jobs import hadoop_load
-from spark_kafkalite.testing.hdfs import MiniHdfs, hadoop_xml
+from tests.lab.hdfs import MiniHdfs, hadoop_xml
 from tests.patience import PATIENCE_S
 from tests.pool.names import own_numbers
 

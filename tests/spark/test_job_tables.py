@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from spark_kafkalite.spark.jobs import audit, compact, hadoop_load
-from spark_kafkalite.spark.jobs.destination.files import files_for
-from spark_kafkalite.spark.jobs.tables.delta_log import DeltaLog
-from spark_kafkalite.testing.hdfs import MiniHdfs
+from spark_kafkalite.jobs import audit, compact, hadoop_load
+from spark_kafkalite.jobs.tables.delta_log import DeltaLog
+from spark_kafkalite.manifests.files import files_for
+from tests.lab.hdfs import MiniHdfs
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 

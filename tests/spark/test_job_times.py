@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from spark_kafkalite.jobs import compact, hadoop_load, replay, stream
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import compact, hadoop_load, replay, stream
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 

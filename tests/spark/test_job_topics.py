@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_kafkalite.client.admin.admin import Admin
+from spark_kafkalite.jobs import hadoop_load, replay
+from spark_kafkalite.jobs.copying.topic_copy import TopicCopy
+from spark_kafkalite.jobs.load import staging
+from spark_kafkalite.manifests.files import files_for
+from spark_kafkalite.manifests.manifest import MANIFESTS, ManifestError
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import hadoop_load, replay
-from spark_kafkalite.spark.jobs.copying.topic_copy import TopicCopy
-from spark_kafkalite.spark.jobs.destination.files import files_for
-from spark_kafkalite.spark.jobs.destination.manifest import MANIFESTS, ManifestError
-from spark_kafkalite.spark.jobs.load import staging
-from spark_kafkalite.spark.topic_id import topic_id_text
+from spark_kafkalite.spark.reading.topic_id import topic_id_text
 
 from .job_runs import NEW_YEAR_MS, data_files, failure, load, manifests, values
 from .topics import Topics

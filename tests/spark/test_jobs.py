@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from spark_kafkalite.jobs import audit, hadoop_load, replay, stream
+from spark_kafkalite.jobs.copying import time_counts
+from spark_kafkalite.manifests.files import LocalFiles
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import audit, hadoop_load, replay, stream
-from spark_kafkalite.spark.jobs.copying import time_counts
-from spark_kafkalite.spark.jobs.destination.files import LocalFiles
 
 from .job_runs import BY_TASKS, DAY_MS, NEW_YEAR_MS, data_files, failure, load, manifests, run, values
 from .topics import Topics

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.spark.jobs import hadoop_load
-from spark_kafkalite.testing import hdfs
-from spark_kafkalite.testing.apache_kafka import properties_text
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from spark_kafkalite.jobs import hadoop_load
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests.interop.support.kerberized_hdfs import kerberized_hdfs
 from tests.interop.support.kerberized_kafka import ALICE, KerberizedKafka
 from tests.interop.support.kerberos_realm import keys_of, keytab_jaas, spellings
+from tests.lab import hdfs
+from tests.lab.apache_kafka import properties_text
 from tests.pool.names import own_numbers
 
 from . import deployments

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests.patience import PATIENCE_S
 from tests.seeds import SEED
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from spark_kafkalite.jobs import compact, hadoop_load
+from spark_kafkalite.manifests.manifest import ManifestError
 from spark_kafkalite.spark import read_published
-from spark_kafkalite.spark.jobs import compact, hadoop_load
-from spark_kafkalite.spark.jobs.destination.manifest import ManifestError
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 

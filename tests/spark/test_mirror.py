@@ -14,12 +14,12 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from spark_kafkalite.client.admin.configs import ConfigChange
+from spark_kafkalite.jobs import mirror
+from spark_kafkalite.jobs.destination.lease import Holder, lease_path
+from spark_kafkalite.manifests.files import LocalFiles
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.jobs import mirror
-from spark_kafkalite.spark.jobs.destination.files import LocalFiles
-from spark_kafkalite.spark.jobs.destination.lease import Holder, lease_path
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
+from tests.lab.apache_kafka import ApacheKafka
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 

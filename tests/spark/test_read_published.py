@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_kafkalite.spark import published, read_published
-from spark_kafkalite.spark.jobs.destination.manifest import ManifestError
+from spark_kafkalite.jobs import published
+from spark_kafkalite.manifests.manifest import ManifestError
+from spark_kafkalite.spark import read_published
 
 from .job_runs import NEW_YEAR_MS, data_files, load
 from .topics import Topics

@@ -12,8 +12,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from spark_kafkalite.spark.jobs import hadoop_load, replay
-from spark_kafkalite.testing.child_process import free_ports
+from spark_kafkalite.jobs import hadoop_load, replay
+from spark_kafkalite.processes.child_process import free_ports
 from tests.paths import PROJECT
 
 from .recipes import plain_environment

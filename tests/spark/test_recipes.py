@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.java_process import java_problem
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.java_process import java_problem
 from tests.conftest import fetch_or_skip
+from tests.lab import jars
 from tests.seeds import SOAK
 
 from . import deployed_app, deployments, recipes

@@ -15,12 +15,13 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from spark_kafkalite.spark import checkpoint_ids, checkpoint_service, install_listener
-from spark_kafkalite.spark.jobs.destination.files import files_for
-from spark_kafkalite.spark.topic_id import topic_id_text
-from spark_kafkalite.testing.child_process import ChildProcess
-from spark_kafkalite.testing.hdfs import MiniHdfs
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from spark_kafkalite.manifests.files import files_for
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
+from spark_kafkalite.spark import install_listener
+from spark_kafkalite.spark.checkpoints import checkpoint_ids, checkpoint_service
+from spark_kafkalite.spark.reading.topic_id import topic_id_text
+from tests.lab.hdfs import MiniHdfs
 from tests.patience import wait_until
 
 from .class_archive import archive_options

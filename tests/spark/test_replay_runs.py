@@ -19,11 +19,11 @@ from crc32c import crc32c
 
 from spark_kafkalite import Consumer, TopicPartition
 from spark_kafkalite.client.admin.configs import ConfigChange
+from spark_kafkalite.jobs import replay
+from spark_kafkalite.jobs.copying.replay_run import group_of
 from spark_kafkalite.records import layout
-from spark_kafkalite.spark.jobs import replay
-from spark_kafkalite.spark.jobs.copying.replay_run import group_of
-from spark_kafkalite.testing.batches import make_batch
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK
 

@@ -24,9 +24,9 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.functions import from_registry, to_registry
+from spark_kafkalite.jobs import hadoop_load
 from spark_kafkalite.spark import read_published
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.jobs import hadoop_load
 from spark_kafkalite.spark.schema_registry import NOT_FRAMED, AvroDecoder, Registry
 from tests.patience import PATIENCE_S
 

@@ -19,9 +19,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_kafkalite.client.produce.producer import Producer
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
-from spark_kafkalite.testing.secure_kafka import ALICE, SCRAM_512, SecuredListener, SecureKafka, User, jaas
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests import canary
+from tests.lab.secure_kafka import ALICE, SCRAM_512, SecuredListener, SecureKafka, User, jaas
 from tests.paths import PROJECT
 
 from .secrets_app import SQL_BEGINS, SQL_ENDS

@@ -14,11 +14,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.jobs import hadoop_load, replay
 from spark_kafkalite.spark import fetch_token
-from spark_kafkalite.spark.jobs import hadoop_load, replay
-from spark_kafkalite.testing.apache_kafka import properties_text
-from spark_kafkalite.testing.certificates import STORE_PASSWORD, Authority
-from spark_kafkalite.testing.secure_kafka import (
+from tests.lab.apache_kafka import properties_text
+from tests.lab.certificates import STORE_PASSWORD, Authority
+from tests.lab.secure_kafka import (
     ALICE,
     BOB,
     OAUTHBEARER,
@@ -29,7 +29,7 @@ from spark_kafkalite.testing.secure_kafka import (
     SecureKafka,
     jaas,
 )
-from spark_kafkalite.testing.token_endpoint import HttpAnswer, TokenEndpoint
+from tests.lab.token_endpoint import HttpAnswer, TokenEndpoint
 from tests.patience import wait_until
 from tests.seeds import SOAK
 

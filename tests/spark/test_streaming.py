@@ -297,7 +297,7 @@ def test_a_stateful_stream_with_a_watermark(topics, checkpoint):
 
 
 def test_a_query_that_waits_for_records_can_be_stopped(topics, checkpoint):
-    """Spark waits for the source's answer; tests/unit/spark/test_stream_reader.py bounds how long the source waits."""
+    """Spark waits for the source's answer; unit tests bound how long the source waits."""
     query, _ = topics.collect(topics.stream(topics.new()), checkpoint, {"processingTime": "0 seconds"})
     query.processAllAvailable()
     # Raises TimeoutException after the session's stopTimeout.

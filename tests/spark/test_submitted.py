@@ -14,10 +14,10 @@ import pyspark
 import pytest
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.spark.jobs import hadoop_load
-from spark_kafkalite.testing.certificates import STORE_PASSWORD
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
-from spark_kafkalite.testing.secure_kafka import ALICE, OAUTHBEARER, SCRAM_512, SecuredListener, SecureKafka
+from spark_kafkalite.jobs import hadoop_load
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
+from tests.lab.certificates import STORE_PASSWORD
+from tests.lab.secure_kafka import ALICE, OAUTHBEARER, SCRAM_512, SecuredListener, SecureKafka
 from tests.patience import PATIENCE_S
 
 from .job_runs import BY_TASKS

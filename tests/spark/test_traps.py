@@ -1,6 +1,6 @@
 """The ten facts of the engine that a source written without them gets wrong, one test or more each.
 
-tests/unit/spark/test_stream_reader.py tests some of them without Spark.
+tests/unit/spark/reading/test_stream_reader.py tests some of them without Spark.
 """
 
 import zipfile
@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSourceReader
 
 from spark_kafkalite.functions import write_update
 from spark_kafkalite.spark import register
-from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
-from spark_kafkalite.spark.offset_ranges import PACK_MIN_TASKS
+from spark_kafkalite.spark.reading.batch_reader import KafkaliteBatchReader
+from spark_kafkalite.spark.reading.offset_ranges import PACK_MIN_TASKS
 from tests.patience import wait_until
 
 from .topics import await_end, logged_offsets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from spark_kafkalite.broker.descriptors import Descriptors
+from spark_kafkalite.net.descriptors import Descriptors
 from spark_kafkalite.registry.served import connection, requests, server, sessions
 from spark_kafkalite.wire.codec import MAX_REQUEST_ELEMENTS
 from spark_kafkalite.wire.primitives import MAX_REQUEST_BYTES_FIELD

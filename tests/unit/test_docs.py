@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
-from spark_kafkalite.spark.options import READER_OPTIONS, WRITER_OPTIONS
-from spark_kafkalite.testing.jars import APACHE_KAFKA_VERSION
+from spark_kafkalite.spark.options.options import READER_OPTIONS, WRITER_OPTIONS
+from tests.lab.jars import APACHE_KAFKA_VERSION
 from tests.paths import PROJECT
 
 PACKAGE = PROJECT / "spark_kafkalite"
@@ -57,6 +57,9 @@ def code_spans(page: Path) -> list[str]:
 
 
 def located(path: str) -> Path:
+    # `jobs/` is also the folder of the entry points for spark-submit: the package's folder comes first.
+    if path.startswith("jobs/") and (PACKAGE / path).exists():
+        return PACKAGE / path
     return PROJECT / path if path.startswith(TOP_LEVEL) else PACKAGE / path
 
 

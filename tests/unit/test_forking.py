@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.child_process import ChildProcess
+from spark_kafkalite.processes.child_process import ChildProcess
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S, wait_until
 from tests.pool.forking import ForkedProcess, real_starts, run_command
@@ -82,7 +82,7 @@ def test_children_end_with_the_process_that_started_them(tmp_path: Path) -> None
         import os, signal, sys
         from pathlib import Path
         from tests.pool import forking
-        from spark_kafkalite.testing.child_process import ChildProcess
+        from spark_kafkalite.processes.child_process import ChildProcess
         forking.install()
         sleeps = Path({str(tmp_path)!r}) / "sleeps.py"
         sleeps.write_text("import time; time.sleep(1000)")

@@ -28,8 +28,8 @@ _CLOCKS: Final = {
     "used_s",
     "slowness",
 }
-# They wait for others: what tests use, and what owns the wait.
-_OWNERS: Final = ("tests/patience.py", "tests/processor.py", "tests/pool/")
+# They wait for others: what tests use, and what owns the wait. The parts in tests/lab start processes.
+_OWNERS: Final = ("tests/patience.py", "tests/processor.py", "tests/pool/", "tests/lab/")
 
 # An assertion that reads a clock, by file and function, and why a slow host cannot fail it.
 _LEAST = "at least as long as it has to wait"
@@ -107,7 +107,7 @@ MAY_HAVE_DEADLINES: Final = {
 MAY_SLEEP: Final = {
     ("tests/unit/log/files/test_fs.py", "put_out_of_memory"): "the kernel takes advice when it has time for it",
     ("tests/unit/records/test_kernel.py", "count"): "a thread that the kernel under test has to let run",
-    ("tests/unit/spark/jobs/destination/test_lease.py", "pause"): "the lease's own pauses, shortened",
+    ("tests/unit/jobs/destination/test_lease.py", "pause"): "the lease's own pauses, shortened",
 }
 
 

@@ -16,11 +16,11 @@ from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.client.command_config import read_command_config
 from spark_kafkalite.client.config import CONSUMER_SETTINGS, consumer_config
+from spark_kafkalite.processes.java_process import JavaToolFailed
 from spark_kafkalite.security import kerberos
 from spark_kafkalite.security.tokens import ProviderSource
-from spark_kafkalite.spark.options import reader_options
-from spark_kafkalite.testing.certificates import KEY_PASSWORD, STORE_PASSWORD, Authority
-from spark_kafkalite.testing.java_process import JavaToolFailed
+from spark_kafkalite.spark.options.options import reader_options
+from tests.lab.certificates import KEY_PASSWORD, STORE_PASSWORD, Authority
 from tests.paths import PROJECT
 
 PAGE = PROJECT / "docs" / "security.md"

@@ -26,16 +26,11 @@ from collections.abc import Callable
 
 from spark_kafkalite.addresses import address_text
 from spark_kafkalite.broker.authorization.authorizer import Authorizer, SessionRights
-from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.event_log import QuietLog
-from spark_kafkalite.broker.event_loop import end_of_pass
-from spark_kafkalite.broker.network.channel import Channel, PlainChannel
 from spark_kafkalite.broker.network.connection import Connection, Limits
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener
-from spark_kafkalite.broker.network.outbox import ROOM_BYTES
-from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.quotas.connection_rates import UNLIMITED, ConnectionRates
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -43,6 +38,11 @@ from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.settings.listener_settings import OF_ONE_LISTENER
 from spark_kafkalite.broker.settings.quota_settings import CONNECTION_RATE
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.net.channel import Channel, PlainChannel
+from spark_kafkalite.net.descriptors import Descriptors
+from spark_kafkalite.net.event_loop import end_of_pass
+from spark_kafkalite.net.outbox import ROOM_BYTES
+from spark_kafkalite.net.request_memory import RequestMemory
 from spark_kafkalite.security.cluster_secret import ClusterSecret
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire.frame import HEAD_BYTES

@@ -34,14 +34,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from spark_kafkalite.broker.event_log import QuietLog
-from spark_kafkalite.broker.network.channel import Channel
 from spark_kafkalite.broker.network.incoming import Incoming
-from spark_kafkalite.broker.network.outbox import FileEndedError, Outbox, Response
-from spark_kafkalite.broker.network.readiness import Readiness
-from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.net.channel import Channel
+from spark_kafkalite.net.outbox import FileEndedError, Outbox, Response
+from spark_kafkalite.net.readiness import Readiness
+from spark_kafkalite.net.request_memory import RequestMemory
 from spark_kafkalite.slices import SLICE_S, NextTurn, Slices
 from spark_kafkalite.wire.frame import FrameReader, FrameSizeError
 

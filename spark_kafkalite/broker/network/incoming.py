@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_kafkalite.broker.network.request_memory import RequestMemory
+from spark_kafkalite.net.request_memory import RequestMemory
 from spark_kafkalite.wire.frame import FrameReader
 
 _READ_RATE_BYTES_PER_S = 64 * 1024

@@ -32,9 +32,6 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.addresses import address_text
-from spark_kafkalite.broker.network.channel import Buffer, Channel, PlainChannel
-from spark_kafkalite.broker.network.outbox import ROOM_BYTES, Outbox
-from spark_kafkalite.broker.network.readiness import Readiness
 from spark_kafkalite.broker.network.wire_versions import WireVersions
 from spark_kafkalite.errors import (
     BrokerUnreachable,
@@ -43,6 +40,9 @@ from spark_kafkalite.errors import (
     SaslAuthenticationFailed,
     UnsupportedVersion,
 )
+from spark_kafkalite.net.channel import Buffer, Channel, PlainChannel
+from spark_kafkalite.net.outbox import ROOM_BYTES, Outbox
+from spark_kafkalite.net.readiness import Readiness
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.security.cluster_secret import MECHANISM, ClusterSecret, broker_user
 from spark_kafkalite.slices import NextTurn, Slices

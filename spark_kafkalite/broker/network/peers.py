@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final
 
-from spark_kafkalite.broker.network.channel import PlainChannel
 from spark_kafkalite.broker.network.peer import MakeChannel, OnClosed, PeerConnection, PeerIdentity, PeerSettings
 from spark_kafkalite.errors import BrokerUnreachable, ClosedError, KafkaliteError
+from spark_kafkalite.net.channel import PlainChannel
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.security.settings import TLS_PROTOCOLS
 from spark_kafkalite.slices import Slices

@@ -14,8 +14,8 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from spark_kafkalite.broker.network.channel import Buffer, prepare
 from spark_kafkalite.errors import HandshakeFailed, KafkaliteError
+from spark_kafkalite.net.channel import Buffer, prepare
 from spark_kafkalite.platform_calls import MSG_MORE
 from spark_kafkalite.security.tls import TlsStream
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.errors import KafkaError, KafkaStorageError
 from spark_kafkalite.log.files.needs_thread import NeedsThread
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.net.io_threads import IoThreads, Lane
 from spark_kafkalite.records import layout
 from spark_kafkalite.records.admission import AdmissionRules, check_size, walk
 from spark_kafkalite.records.assemble import SectionFacts, assemble

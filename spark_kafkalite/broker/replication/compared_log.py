@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.rules.comparing import UNREADABLE, Side
 from spark_kafkalite.errors import CorruptMessage, OffsetNotAvailable
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.range_check import Snapshot, faults_of, is_damage, next_range, snapshot, sum_of
+from spark_kafkalite.net.io_threads import IoThreads
 
 T = TypeVar("T")
 

@@ -26,7 +26,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.replication.compared_log import MOST_BYTES, ComparedLog
 from spark_kafkalite.broker.replication.follower import Follower
@@ -40,6 +39,7 @@ from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.files.small_files import COMPARED_FILE, read_compared_ms, write_compared_ms
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.net.io_threads import IoThreads
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.znodes import COMPARES_FROM_INNER_WIRE_VERSION
 from spark_kafkalite.wire.error_codes import error_for

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas
-from spark_kafkalite.broker.requests.purgatory import Purgatory
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.errors import KafkaError
 
 CONFIRMED_WITHIN_S: Final = 5.0

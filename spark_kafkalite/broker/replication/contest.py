@@ -22,11 +22,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from spark_kafkalite.broker.io_threads import IoThreads, run_in_threads
 from spark_kafkalite.errors import ClosedError, KafkaStorageError, OffsetNotAvailable
 from spark_kafkalite.log.epoch_completion import epoch_completion
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.net.io_threads import IoThreads, run_in_threads
 
 logger: Final = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.metrics.counters import LogMeters
-from spark_kafkalite.broker.requests.purgatory import Purgatory
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.net.io_threads import IoThreads, Lane
 
 logger = logging.getLogger(__name__)
 

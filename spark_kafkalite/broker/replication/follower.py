@@ -19,7 +19,6 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane, run_in_threads
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves, NextLeader
@@ -46,6 +45,7 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece, Steps
 from spark_kafkalite.log.truncation import full_truncation, truncation_to
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.net.io_threads import IoThreads, Lane, run_in_threads
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.error_codes import name_of
 from spark_kafkalite.wire.packed import FetchedPartition

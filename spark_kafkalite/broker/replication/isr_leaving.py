@@ -36,7 +36,7 @@ from spark_kafkalite.broker.replication.rules.leaving import (
     state_without_full,
     state_without_lost,
 )
-from spark_kafkalite.broker.requests.purgatory import DelayedOperation
+from spark_kafkalite.broker.waiting.purgatory import DelayedOperation
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.metrics.counters import LogMeters
 from spark_kafkalite.broker.replication.append_queue import (
     Appender,
@@ -37,7 +36,7 @@ from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.replication.rules.healing import ReplicaReport, had_by_nobody
 from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange, LiveBrokers
 from spark_kafkalite.broker.replication.rules.refusals import Refusals
-from spark_kafkalite.broker.requests.purgatory import Purgatory, WaitingList
+from spark_kafkalite.broker.waiting.purgatory import Purgatory, WaitingList
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
     KafkaError,
@@ -54,6 +53,7 @@ from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.model import Incarnation, TopicPartition
+from spark_kafkalite.net.io_threads import IoThreads
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES, AdmissionRules, admit
 from spark_kafkalite.records.layout import MAX_INT64, BatchHeader

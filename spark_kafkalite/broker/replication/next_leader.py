@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
+from spark_kafkalite.broker.waiting.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.errors import NotLeaderOrFollower
 
 # Longer than an election with thousands of partitions, shorter than anybody notices.

@@ -21,7 +21,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.metrics.counters import LogMeters
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
@@ -29,13 +28,14 @@ from spark_kafkalite.broker.replication.follower import Follower, NoLeader
 from spark_kafkalite.broker.replication.leader import IsrLooks, Leader
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves, NextLeader
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, LiveBrokers
-from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
+from spark_kafkalite.broker.waiting.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError, KafkaStorageError, UnknownLeaderEpoch
 from spark_kafkalite.log.damaged_ranges import NONE, Ranges
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerId, TopicPartition
+from spark_kafkalite.net.io_threads import IoThreads
 from spark_kafkalite.registry.cluster.cluster_state import NO_ORDER, PartitionState
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.errors import PolicyViolation
+from spark_kafkalite.net.descriptors import Descriptors
 from spark_kafkalite.registry.cluster.cluster_state import TopicState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.controller.controller import Extension, TopicSpec

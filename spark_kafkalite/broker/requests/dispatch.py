@@ -42,12 +42,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.connection import Connection
-from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Quota
 from spark_kafkalite.broker.requests.slow_requests import RequestWatch
 from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.net.outbox import Response, as_response
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey

@@ -16,9 +16,9 @@ from time import perf_counter
 from typing import Protocol, TypeVar, cast
 
 from spark_kafkalite.acls import CLUSTER_NAME, OPERATIONS, Operation, ResourceType
-from spark_kafkalite.broker.network.outbox import Response
-from spark_kafkalite.broker.network.request_memory import KeptMemory
 from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.net.outbox import Response
+from spark_kafkalite.net.request_memory import KeptMemory
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.header import RequestHeader
 from spark_kafkalite.wire.message import ApiMessage

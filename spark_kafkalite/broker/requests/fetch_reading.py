@@ -20,7 +20,6 @@ from typing import NamedTuple
 from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.authorization.authorizer import SessionRights
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.network.outbox import FileRange
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.reader import Reader
@@ -29,7 +28,7 @@ from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_damage import damage_answer, take_damage
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSession, SessionPartition
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
-from spark_kafkalite.broker.requests.page_cache import read_into_cache
+from spark_kafkalite.broker.waiting.page_cache import read_into_cache
 from spark_kafkalite.errors import (
     InconsistentTopicId,
     KafkaError,
@@ -43,6 +42,7 @@ from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import Incarnation, TopicPartition
+from spark_kafkalite.net.outbox import FileRange
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed import FetchedPartition, FetchPartition, FetchRequest, Topic

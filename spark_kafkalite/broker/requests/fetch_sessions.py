@@ -27,7 +27,7 @@ from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.replication.rules.in_sync import AsksFollowers
-from spark_kafkalite.broker.requests.purgatory import DelayedOperation, WaitingList
+from spark_kafkalite.broker.waiting.purgatory import DelayedOperation, WaitingList
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.packed import FetchedPartition, FetchPartition, FetchRequest, Topic

@@ -21,7 +21,6 @@ import logging
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -37,6 +36,7 @@ from spark_kafkalite.log.files.small_files import SWAP_FILE
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.swap import Swap, remove_cleaned
+from spark_kafkalite.net.io_threads import IoThreads, Lane
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)

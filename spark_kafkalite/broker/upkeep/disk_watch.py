@@ -17,11 +17,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of, text_of
 from spark_kafkalite.log.directories.fullness import FullnessWarnings
 from spark_kafkalite.log.manager import LogManager
+from spark_kafkalite.net.io_threads import IoThreads
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -42,6 +41,7 @@ from spark_kafkalite.log.retention import (
     segment_facts,
 )
 from spark_kafkalite.log.segments.segment import Segment
+from spark_kafkalite.net.io_threads import IoThreads, Lane
 from spark_kafkalite.slices import Slices, Work
 
 logger = logging.getLogger(__name__)

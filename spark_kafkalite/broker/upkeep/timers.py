@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.broker.registry_notes import RegistryNotes
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.settings.config import BrokerConfig
@@ -19,6 +18,7 @@ from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.directories.checkpoints import CheckpointJob
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.net.io_threads import IoThreads, Lane
 from spark_kafkalite.slices import Slices
 
 logger = logging.getLogger(__name__)

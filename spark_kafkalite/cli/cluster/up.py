@@ -21,8 +21,8 @@ from spark_kafkalite.cli.cluster.reachable import can_connect
 from spark_kafkalite.cli.output import said
 
 if TYPE_CHECKING:
-    from spark_kafkalite.testing.cluster import BrokerProcess
-    from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+    from spark_kafkalite.processes.cluster import BrokerProcess
+    from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 
 _BROKERS: Final = 3
 _MOST_BROKERS: Final = 20
@@ -118,9 +118,9 @@ def up(
     The command reports a broker that ends; the others go on. The registry also goes on for brokers that you start again
     by hand. End these first, because Ctrl-C stops their registry. Their data stays then, wherever it is.
     """
+    from spark_kafkalite.processes.child_process import ChildFailed
+    from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
     from spark_kafkalite.security.secure_directory import MECHANISM
-    from spark_kafkalite.testing.child_process import ChildFailed
-    from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 
     given = parse_overrides(overrides)
     _check_overrides(given)

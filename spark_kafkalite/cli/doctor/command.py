@@ -13,7 +13,7 @@ from spark_kafkalite.cli.options import ClientSettings, client_options, json_opt
 from spark_kafkalite.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from spark_kafkalite.spark.worker_python import WorkerPython
+    from spark_kafkalite.spark.workers.worker_python import WorkerPython
 
 _EPILOG = """\b
 Examples:
@@ -76,9 +76,9 @@ def _executors(
     from spark_kafkalite.cli.doctor.executors import look_on_executors, start_session
 
     spark = start_session(master, conf)
-    from spark_kafkalite.spark.jobs.program.session import failures_in_one_line
-    from spark_kafkalite.spark.unix_sockets import RECOMMENDATION, lacks_unix_sockets
-    from spark_kafkalite.spark.worker_python import planning_python
+    from spark_kafkalite.jobs.program.session import failures_in_one_line
+    from spark_kafkalite.spark.workers.unix_sockets import RECOMMENDATION, lacks_unix_sockets
+    from spark_kafkalite.spark.workers.worker_python import planning_python
 
     if lacks_unix_sockets(spark):
         click.echo(f"Recommended: {RECOMMENDATION}", err=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_kafkalite.version import install_command
 
 if TYPE_CHECKING:
-    from spark_kafkalite.spark.worker_python import WorkerPython
+    from spark_kafkalite.spark.workers.worker_python import WorkerPython
 
 # A month is enough to renew a certificate in; those of a day or a week are renewed by programs.
 _EXPIRES_SOON_S: Final = 30 * 86_400
@@ -30,7 +30,7 @@ def problems(
     """
     found = list(_of_one("driver", driver))
     if planning is not None and not planning.is_usable:
-        from spark_kafkalite.spark.worker_python import advice
+        from spark_kafkalite.spark.workers.worker_python import advice
 
         found.append(f"driver: {advice(planning)}")
     else:

@@ -81,7 +81,7 @@ def _client_config(settings: Mapping[str, Any], on_executor: bool) -> Any:
     from spark_kafkalite.client.client_config import ADMIN_SETTINGS, admin_config
 
     if on_executor:
-        from spark_kafkalite.spark.connections import admin_settings
+        from spark_kafkalite.spark.workers.connections import admin_settings
 
         # Files that Spark ships lie elsewhere here.
         return admin_config(admin_settings(settings), {})

@@ -26,7 +26,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.version import install_command
 
 if TYPE_CHECKING:
-    from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint, SourceOffset
+    from spark_kafkalite.spark.checkpoints.checkpoint_files import QueryCheckpoint, SourceOffset
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Topics = Mapping[str, set[int] | None]
@@ -76,8 +76,8 @@ def only_with_checkpoint(given: Mapping[str, bool]) -> None:
 @contextmanager
 def opened(location: str) -> Iterator[QueryCheckpoint]:
     """Open a checkpoint. Raises QueryCheckpointError; ClickException if its file system cannot be reached."""
-    from spark_kafkalite.spark.checkpoint_files import QueryCheckpoint
-    from spark_kafkalite.spark.jobs.destination.files import local_files
+    from spark_kafkalite.manifests.files import local_files
+    from spark_kafkalite.spark.checkpoints.checkpoint_files import QueryCheckpoint
 
     scheme = urlsplit(location).scheme
     if scheme in ("", "file"):
@@ -88,7 +88,7 @@ def opened(location: str) -> Iterator[QueryCheckpoint]:
             f"--checkpoint {location}: file systems of Hadoop are reached through Spark, which is not installed: "
             f"{install_command('spark')}, or copy the directory to this host"
         )
-    from spark_kafkalite.spark.jobs.program.session import failures_in_one_line, reachable_files, start_session
+    from spark_kafkalite.jobs.program.session import failures_in_one_line, reachable_files, start_session
 
     with failures_in_one_line():
         yield QueryCheckpoint.open(reachable_files(start_session("kafkalite offsets"), "--checkpoint", location))
@@ -250,7 +250,7 @@ def rewind_checkpoint(
     as_json: bool,
 ) -> None:
     """Take a query back, and forward only if asked; ``reset`` None: only drop its planned batch."""
-    from spark_kafkalite.spark.checkpoint_moves import carry_out, moved, recently_changed, standing
+    from spark_kafkalite.spark.checkpoints.checkpoint_moves import carry_out, moved, recently_changed, standing
 
     if reset is None and (topics or all_topics or source is not None or forward):
         raise click.UsageError(

@@ -83,7 +83,7 @@ def export(
         _to_kafka(checkpoint, execute=execute)
         return
     with opened(checkpoint) as found:
-        from spark_kafkalite.spark.checkpoint_moves import standing
+        from spark_kafkalite.spark.checkpoints.checkpoint_moves import standing
 
         sources = standing(found) if batch is None else found.batch(batch).sources
     warn_of_others(sources)
@@ -97,13 +97,13 @@ def export(
 
 
 def _print(offsets: Mapping[TopicPartition, int]) -> None:
-    from spark_kafkalite.spark.offset_ranges import to_json
+    from spark_kafkalite.spark.reading.offset_ranges import to_json
 
     click.echo(json.dumps(to_json(offsets), separators=(",", ":")))
 
 
 def _to_kafka(location: str, *, execute: bool) -> None:
-    from spark_kafkalite.spark.checkpoint_moves import carry_out, recently_changed, without_initial
+    from spark_kafkalite.spark.checkpoints.checkpoint_moves import carry_out, recently_changed, without_initial
 
     with opened(location) as checkpoint:
         change = without_initial(checkpoint)

@@ -14,12 +14,12 @@ import confluent_kafka
 from spark_kafkalite import Producer
 from spark_kafkalite.client.produce.delivery import RecordMetadata
 from spark_kafkalite.errors import BufferExhausted
-from spark_kafkalite.testing.apache_kafka import logging_options
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments
 from tests.chaos.clients.client import DELIVERY_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ChaosClient, Place
 from tests.chaos.history import FAIL, OK, UNKNOWN, Client, Send
 from tests.chaos.values import payload_of
 from tests.interop.support.java_clients import compile_java
+from tests.lab.apache_kafka import logging_options
 
 _MOST_BEHIND_S = 0.5
 _NANOS = 1_000_000_000

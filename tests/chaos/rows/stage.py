@@ -19,9 +19,8 @@ from spark_kafkalite import Admin
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.errors import InvalidReplicationFactor, KafkaliteError
 from spark_kafkalite.log.files.small_files import topic_id_text
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.chaos.clients.client import REQUEST_TIMEOUT_MS, Place
 from tests.chaos.history import FAIL, OK, UNKNOWN, Client, Fault, Measure, Send, Topic
@@ -29,6 +28,7 @@ from tests.chaos.our_cluster import LAG_TIME_S, SESSION_S, ChaosCluster, DisksOf
 from tests.chaos.values import payload_of
 from tests.chaos.workload import RunFailed, Workload
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.patience import wait_until
 from tests.seeds import SOAK
 

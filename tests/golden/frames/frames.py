@@ -14,7 +14,7 @@ import cramjam
 
 from spark_kafkalite.records import layout
 from spark_kafkalite.records.compression import CODECS
-from spark_kafkalite.testing.batches import make_batch
+from tests.lab.batches import make_batch
 
 VALUES: Final = [b"first " * 20, b"second " * 20, bytes(range(100))]
 RECORDS: Final = len(VALUES)

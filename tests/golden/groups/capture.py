@@ -2,7 +2,7 @@
 
     python tests/golden/groups/capture.py
 
-Needs Java and Apache Kafka's jars (see ``spark_kafkalite.testing.apache_kafka``). Run it again only to take in a new
+Needs Java and Apache Kafka's jars (see ``tests.lab.apache_kafka``). Run it again only to take in a new
 case; the file is checked in, so that the unit tests need neither.
 """
 
@@ -16,13 +16,13 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
 from tests.interop.support.raw_client import RawClient
+from tests.lab.apache_kafka import ApacheKafka
 from tests.patience import PATIENCE_S
 
 HERE = Path(__file__).parent

@@ -2,7 +2,7 @@
 
     python tests/golden/records/capture.py
 
-Needs Java and Apache Kafka's jars (see ``spark_kafkalite.testing.apache_kafka``). Run it again only to take in a new
+Needs Java and Apache Kafka's jars (see ``tests.lab.apache_kafka``). Run it again only to take in a new
 client or case; the files are checked in, so that the unit tests need neither.
 """
 
@@ -18,7 +18,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import kafka
 
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
+from tests.lab.apache_kafka import ApacheKafka
 from tests.patience import PATIENCE_S, wait_until
 
 HERE = Path(__file__).parent

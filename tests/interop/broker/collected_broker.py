@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.patience import wait_until
 
 

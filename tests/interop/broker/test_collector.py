@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from spark_kafkalite.wire.messages.metadata import MetadataRequest

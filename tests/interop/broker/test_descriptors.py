@@ -8,13 +8,13 @@ import socket
 import time
 from pathlib import Path
 
-from spark_kafkalite.testing.batches import make_batch, values_of
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch, values_of
 from tests.patience import wait_until
 
 LIMIT = 256

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_kafkalite import Consumer, Producer
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.patience import PATIENCE_S, wait_until
 
 SLOW_ALL = {"log.format": "json", "request.log.slow.ms": 0}

@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import MessageTooLarge
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.support.collect import collected
 from tests.patience import PATIENCE_S, wait_until
 

@@ -17,14 +17,14 @@ from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.client.admin.quotas import ANY
 from spark_kafkalite.errors import InvalidRequest
 from spark_kafkalite.model import LATEST_TIMESTAMP, TopicPartition
-from spark_kafkalite.testing import apache_kafka
-from spark_kafkalite.testing.batches import make_batch, values_of
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.messages.metadata import MetadataRequest
 from spark_kafkalite.wire.packed import FetchPartition, FetchRequest
 from tests.interop.support.java_tools import JavaTools
 from tests.interop.support.raw_client import RawClient
+from tests.lab import apache_kafka
+from tests.lab.batches import make_batch, values_of
 from tests.patience import PATIENCE_S, wait_until
 
 with warnings.catch_warnings():

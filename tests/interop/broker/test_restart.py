@@ -12,7 +12,7 @@ import pytest
 from spark_kafkalite.client.admin.admin import Admin
 from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 PARTITIONS = 1000
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.broker.start import BrokerStart
-from spark_kafkalite.testing.fake_registry import FakeRegistry
 from tests.interop.support.running_broker import RunningBroker, running_broker
+from tests.lab.fake_registry import FakeRegistry
 from tests.patience import wait_until_async
 
 # As BrokerStart.run calls them.

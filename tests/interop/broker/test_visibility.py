@@ -17,8 +17,7 @@ from spark_kafkalite import Admin, Consumer, TopicPartition
 from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.errors import OffsetOutOfRange
 from spark_kafkalite.model import LATEST_TIMESTAMP, MAX_TIMESTAMP
-from spark_kafkalite.testing.batches import make_batch, values_of
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -28,6 +27,7 @@ from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
 from tests.interop.broker import held_fsync
 from tests.interop.broker.held_fsync import HeldFsync
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch, values_of
 from tests.patience import PATIENCE_S, wait_until
 
 # As long as a test waits for anything.

@@ -16,9 +16,9 @@ from spark_kafkalite import Admin, Consumer, Producer, Record
 from spark_kafkalite.errors import ClosedError, ConfigError, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_kafkalite.model import TimestampType, TopicPartition
 from spark_kafkalite.records import layout
-from spark_kafkalite.testing.batches import make_batch
 from tests.interop.support.collect import collected
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S, wait_until
 
 START_MS = 1_700_000_000_000

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.testing.child_process import ChildProcess
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.patience import PATIENCE_S
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

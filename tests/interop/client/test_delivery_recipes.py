@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.testing.child_process import ChildProcess
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK
 

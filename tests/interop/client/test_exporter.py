@@ -20,9 +20,9 @@ from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.client.offset_stores.registry import RegistryOffsets
 from spark_kafkalite.client.registry_link import ZooKeeperLink
 from spark_kafkalite.model import CommittedOffset, TopicPartition
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
-from spark_kafkalite.testing.secure_kafka import SCRAM_512, SecuredListener, SecureKafka
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from tests.lab.secure_kafka import SCRAM_512, SecuredListener, SecureKafka
 from tests.patience import PATIENCE_S, wait_until
 
 HOSTILE = 'a "group" \\ of\nhostile ☃ names}'

@@ -22,7 +22,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
+from tests.lab.apache_kafka import ApacheKafka
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.kafka

@@ -21,8 +21,8 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from tests.interop.support.assigned_member import assigned_member
+from tests.lab.apache_kafka import ApacheKafka
 from tests.patience import wait_until
 
 _numbers = itertools.count()

@@ -23,7 +23,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.patience import PATIENCE_S, wait_until
 
 _numbers = itertools.count()

@@ -15,10 +15,10 @@ from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import NotLeaderOrFollower
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import make_batch, values_of
-from spark_kafkalite.testing.model_broker import ModelBroker
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages import fetch, list_offsets, produce
+from tests.lab.batches import make_batch, values_of
+from tests.lab.model_broker import ModelBroker
 from tests.seeds import SEED
 
 PRODUCER_IDS = itertools.count(5_000_000)

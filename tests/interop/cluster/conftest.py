@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer, available
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer, available
 from tests.interop.cluster.heard import wait_until_known
 from tests.interop.cluster.recovered_cluster import Place
 from tests.seeds import SOAK

@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from spark_kafkalite.broker import event_loop
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.cli.broker import parse_overrides
 from spark_kafkalite.log.files.disk_calls import CALLS
 from spark_kafkalite.log.files.os_fs import OsFile, OsFs
+from spark_kafkalite.net import event_loop
 
 
 def broken_by(directory: Path) -> Path:

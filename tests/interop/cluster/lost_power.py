@@ -8,7 +8,7 @@ from typing import Final
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.patience import PATIENCE_S, wait_until
 
 _RUN_FILE: Final = "kafkalite-run"

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.apache_kafka import logging_options
-from spark_kafkalite.testing.child_process import ChildProcess
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments
+from tests.lab import jars
+from tests.lab.apache_kafka import logging_options
 from tests.patience import wait_until
 
 KAFKA_PYTHON = [sys.executable, str(Path(__file__).with_name("kafka_python_program.py"))]

@@ -13,8 +13,8 @@ import pytest
 
 from spark_kafkalite import Admin, Consumer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.lost_power import whole_batches_bytes
 from tests.interop.cluster.operations_page import START, STATUS, commands_of
 from tests.interop.cluster.test_commands import kafkalite

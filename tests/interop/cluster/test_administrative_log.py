@@ -7,7 +7,7 @@ import uuid
 
 from spark_kafkalite import Admin, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

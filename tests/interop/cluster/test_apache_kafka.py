@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, TopicPartition
-from spark_kafkalite.testing import apache_kafka as apache_kafka_part
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.apache_kafka_cluster import ApacheKafkaCluster
 from tests.conftest import fetch_or_skip
 from tests.interop.cluster.streams import Ours
+from tests.lab import apache_kafka as apache_kafka_part
+from tests.lab import jars
+from tests.lab.apache_kafka import ApacheKafka
+from tests.lab.apache_kafka_cluster import ApacheKafkaCluster
 from tests.patience import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600), pytest.mark.soak]

@@ -21,7 +21,7 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.errors import RequestTimedOut
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.heard import wait_until_told_of_isr
 from tests.interop.support.collect import collected
 from tests.patience import PATIENCE_S, wait_until

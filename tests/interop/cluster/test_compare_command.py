@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.lost_power import log_file
 from tests.interop.cluster.recovered_cluster import wait_until_all_in_sync
 from tests.interop.cluster.test_commands import kafkalite

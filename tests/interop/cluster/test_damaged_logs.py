@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.errors import KafkaStorageError
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.interop.cluster.test_commands import kafkalite
 from tests.interop.support.raw_client import RawClient

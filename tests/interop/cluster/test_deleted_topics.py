@@ -10,9 +10,9 @@ import pytest
 from spark_kafkalite import Admin, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.errors import RequestTimedOut
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.heard import wait_until_known
 from tests.interop.cluster.test_replication import log_bytes, values_of, wait_until_equal
 from tests.patience import PATIENCE_S, wait_until

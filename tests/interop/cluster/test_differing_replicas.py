@@ -11,9 +11,9 @@ from crc32c import crc32c
 
 from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.files.small_files import COMPARED_FILE, write_compared_ms
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import CRC_POSITION, CRC_START
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.test_replication import log_bytes, values_of, wait_until_equal
 from tests.interop.cluster.test_truncation import produce
 from tests.patience import wait_until

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, TopicPartition
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.conftest import SESSION
 from tests.interop.cluster.lost_power import create, log_file, lose_all_power, produce, whole_batches_bytes
 from tests.interop.cluster.operations_page import START, STATUS, commands_of

@@ -11,7 +11,7 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.errors import ElectionNotNeeded, PreferredLeaderNotAvailable
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.conftest import SESSION
 from tests.patience import PATIENCE_S, wait_until
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
+from spark_kafkalite.processes.child_process import freeze
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, available, four_letters
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.child_process import freeze
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
-from spark_kafkalite.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, available, four_letters
 from tests.interop.cluster.operations_page import commands_of
 from tests.interop.cluster.streams import Ours
 from tests.interop.cluster.test_commands import kafkalite

@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, read_epochs, write_epochs
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.test_replication import log_bytes, values_of, wait_until_equal
 from tests.interop.cluster.test_truncation import produce
 

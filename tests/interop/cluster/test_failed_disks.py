@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.conftest import SESSION
 from tests.interop.cluster.failing_disk import broken_by, filled_by, hung_by, stalled_by
 from tests.paths import PROJECT

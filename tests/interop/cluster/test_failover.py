@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, TopicPartition
-from spark_kafkalite.testing import apache_kafka as apache_kafka_part
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.conftest import fetch_or_skip
 from tests.interop.cluster.streams import KINDS, Stream
+from tests.lab import apache_kafka as apache_kafka_part
+from tests.lab import jars
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]

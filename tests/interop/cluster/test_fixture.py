@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 
 
 def known_brokers(bootstrap: str) -> dict[int, str]:

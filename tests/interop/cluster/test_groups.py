@@ -14,9 +14,7 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.coordinator.internal_topic import partition_for
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.testing import apache_kafka as apache_kafka_part
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -27,6 +25,8 @@ from tests.interop.cluster.programs import KAFKA_PYTHON, follow, java_tool
 from tests.interop.groups import group_clients
 from tests.interop.groups.group_clients import HEARTBEAT_MS, Confluent, GroupMember
 from tests.interop.support.raw_client import RawClient
+from tests.lab import apache_kafka as apache_kafka_part
+from tests.lab import jars
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from spark_kafkalite import Admin
 from spark_kafkalite.model import BrokerId, Incarnation
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.znodes import BrokerRegistration
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.version import VERSION
 from tests.patience import PATIENCE_S, wait_until
 from tests.pool.forking import run_command

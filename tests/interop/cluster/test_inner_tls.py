@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Producer
+from spark_kafkalite.processes.child_process import ChildFailed, free_ports
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.registry import znodes
-from spark_kafkalite.testing.certificates import LOOPBACK, Authority
-from spark_kafkalite.testing.child_process import ChildFailed, free_ports
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.conftest import SESSION
+from tests.lab.certificates import LOOPBACK, Authority
 from tests.patience import PATIENCE_S, wait_until
 
 RENEWED = "listener INNER: new connections have the certificates that have changed"

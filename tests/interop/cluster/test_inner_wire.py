@@ -11,12 +11,12 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.processes.child_process import ChildFailed, free_ports
+from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.security.cluster_secret import new_secret, parse_secrets
-from spark_kafkalite.testing.child_process import ChildFailed, free_ports
-from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic

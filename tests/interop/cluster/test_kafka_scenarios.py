@@ -15,11 +15,9 @@ import confluent_kafka
 import pytest
 
 from spark_kafkalite import Consumer, TopicPartition
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing import apache_kafka, jars
-from spark_kafkalite.testing.apache_kafka import kafka_tool
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.conftest import fetch_or_skip
 from tests.interop.cluster.verifiable import (
     ConsoleConsumer,
@@ -30,6 +28,8 @@ from tests.interop.cluster.verifiable import (
     assert_once_in_order,
     by_partition,
 )
+from tests.lab import apache_kafka, jars
+from tests.lab.apache_kafka import kafka_tool
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]

@@ -14,7 +14,7 @@ from spark_kafkalite.log.files.small_files import (
     read_offsets,
     write_offsets,
 )
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.test_replication import values_of
 from tests.patience import PATIENCE_S, wait_until
 

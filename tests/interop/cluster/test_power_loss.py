@@ -15,9 +15,9 @@ import pytest
 
 from spark_kafkalite import Admin, TopicPartition
 from spark_kafkalite.errors import FencedLeaderEpoch
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.registry.znodes import LOG_REPORTS
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.conftest import SESSION
 from tests.interop.cluster.lost_power import (
     create,

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafkalite import Admin, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.support.java_tools import JavaTools
 from tests.patience import wait_until
 from tests.pool.forking import run_command

@@ -20,7 +20,7 @@ from spark_kafkalite.errors import (
     ReassignmentInProgress,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.cluster.conftest import SESSION
 from tests.patience import PATIENCE_S, wait_until
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S, wait_until
 
 with warnings.catch_warnings():

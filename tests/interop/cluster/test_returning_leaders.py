@@ -14,13 +14,13 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite import Admin, TopicPartition
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 from spark_kafkalite.wire.packed import ProducedPartition
 from tests.interop.cluster.heard import wait_until_told_of_isr
 from tests.interop.cluster.test_replication import log_bytes, values_of, wait_until_equal
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S, wait_until
 
 # Not the leader yet, not in time, too few in sync before or after the append.

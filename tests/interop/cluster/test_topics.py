@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

@@ -9,7 +9,7 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.client.network.served_versions import SUPPORTED
 from spark_kafkalite.errors import LogTruncated
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.api_keys import ApiKey
 from tests.patience import PATIENCE_S
 

@@ -12,11 +12,11 @@ from typing import Self
 import pytest
 
 from spark_kafkalite import Admin, Producer
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import Create, Delete, NoNode, Store
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.interop.cluster.conftest import SESSION
 from tests.interop.cluster.test_deleted_topics import produce
 from tests.interop.cluster.test_replication import values_of, wait_until_equal

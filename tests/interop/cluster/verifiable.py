@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_kafkalite.testing.child_process import ChildProcess
+from spark_kafkalite.processes.child_process import ChildProcess
 from tests.interop.cluster.programs import follow, java_tool
 from tests.interop.cluster.streams import CLOSED_IN_SEND
 from tests.patience import PATIENCE_S

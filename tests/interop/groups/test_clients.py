@@ -12,7 +12,7 @@ import confluent_kafka
 import pytest
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.groups import group_clients
 from tests.interop.groups.group_clients import KINDS, Confluent, GroupMember
 from tests.interop.groups.group_peer import GroupPeer, find_coordinator

@@ -12,10 +12,10 @@ from confluent_kafka import Consumer as OtherConsumer
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing import apache_kafka
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.support.assigned_member import assigned_after_poll
 from tests.interop.support.java_tools import JavaTools
+from tests.lab import apache_kafka
 from tests.patience import wait_until
 
 pytestmark = [pytest.mark.kafka]

@@ -15,9 +15,7 @@ import pytest
 from spark_kafkalite import Admin
 from spark_kafkalite.coordinator.internal_topic import partition_for
 from spark_kafkalite.errors import InvalidTopic
-from spark_kafkalite.testing import apache_kafka
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from spark_kafkalite.wire.messages.find_coordinator import FindCoordinatorRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -39,6 +37,8 @@ from spark_kafkalite.wire.messages.offset_fetch import (
 )
 from tests.interop.support.python_clients import kafka
 from tests.interop.support.raw_client import RawClient
+from tests.lab import apache_kafka
+from tests.lab.batches import make_batch
 from tests.patience import wait_until
 
 pytestmark = [pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsRequest
 from spark_kafkalite.wire.messages.describe_groups import DescribeGroupsRequest
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest

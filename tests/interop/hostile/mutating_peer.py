@@ -25,12 +25,12 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire import codec, packed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from tests.interop.hostile.sample_requests import sample_requests
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S
 
 # Damaged batches go to the first of these; those whose checksum was made right again go to the second.

@@ -19,12 +19,12 @@ import pytest
 
 from spark_kafkalite import Admin
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from tests.interop.support.good_client import GoodClient, forget_peak, peak_bytes
 from tests.interop.support.metered_broker import MeteredBroker
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S, wait_until
 
 MEGABYTE = 1_000_000

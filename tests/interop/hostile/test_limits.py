@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S, wait_until
 
 MEGABYTE = 1_000_000

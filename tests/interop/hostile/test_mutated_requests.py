@@ -18,10 +18,10 @@ import confluent_kafka
 import pytest
 
 from spark_kafkalite import Admin, Consumer
-from spark_kafkalite.testing.batches import make_batch, values_of
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.hostile.mutating_peer import DAMAGED_TOPIC, GOOD_VALUES, RESEALED_TOPIC
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch, values_of
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK
 

@@ -17,14 +17,14 @@ import pytest
 from crc32c import crc32c
 
 from spark_kafkalite import Admin
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.records import layout
 from spark_kafkalite.records.assemble import SectionFacts, assemble
 from spark_kafkalite.records.compression import CODECS, compress
-from spark_kafkalite.testing.batches import make_batch, values_of
-from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.interop.support.good_client import GoodClient, forget_peak, peak_bytes
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch, values_of
 from tests.patience import PATIENCE_S
 
 CORRUPT, TOO_LARGE, BAD_TIMESTAMP, NO_TRANSACTIONS, BAD_CODEC, INVALID = 2, 10, 32, 53, 76, 87

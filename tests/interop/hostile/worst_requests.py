@@ -11,7 +11,6 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire import codec, packed
 from spark_kafkalite.wire.inner import compare_replicas
 from spark_kafkalite.wire.message import ApiMessage
@@ -56,6 +55,7 @@ from spark_kafkalite.wire.messages import incremental_alter_configs as increment
 from spark_kafkalite.wire.messages import list_partition_reassignments as moving
 from spark_kafkalite.wire.messages import offset_delete as offsets
 from spark_kafkalite.wire.messages import offset_for_leader_epoch as epochs
+from tests.lab.batches import make_batch
 
 WIDE = 1_000
 MANY_TOPICS = 200

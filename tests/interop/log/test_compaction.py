@@ -26,13 +26,13 @@ from spark_kafkalite.errors import InvalidRecord
 from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.files.small_files import read_offsets
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing import apache_kafka
-from spark_kafkalite.testing.apache_kafka import kafka_tool
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from tests.interop.support.python_clients import CODECS, PRODUCERS, READERS, knows
 from tests.interop.support.raw_client import RawClient
 from tests.interop.support.records import Sent
+from tests.lab import apache_kafka
+from tests.lab.apache_kafka import kafka_tool
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK
 

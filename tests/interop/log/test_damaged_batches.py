@@ -12,13 +12,13 @@ from spark_kafkalite import Consumer, ConsumerConnector, Producer
 from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.records import layout
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.offset_ranges import OffsetRange
-from spark_kafkalite.spark.options import reader_options
-from spark_kafkalite.spark.partition_reader import read_task
-from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.spark.options.options import reader_options
+from spark_kafkalite.spark.reading.offset_ranges import OffsetRange
+from spark_kafkalite.spark.reading.partition_reader import read_task
+from spark_kafkalite.spark.reading.read_plan import ReadPlan, ReadTask
 from tests.patience import PATIENCE_S, wait_until
 
 # Of the second of three batches, and bytes within it: its last value, its length, its magic.

@@ -90,10 +90,10 @@ def test_spark_task_fails_or_goes_on_as_fail_on_data_loss_says(
 ) -> None:
     from spark_kafkalite.client.read_schema import READ_SCHEMA
     from spark_kafkalite.spark.conditions import SparkConditionError
-    from spark_kafkalite.spark.offset_ranges import OffsetRange
-    from spark_kafkalite.spark.options import reader_options
-    from spark_kafkalite.spark.partition_reader import read_task
-    from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
+    from spark_kafkalite.spark.options.options import reader_options
+    from spark_kafkalite.spark.reading.offset_ranges import OffsetRange
+    from spark_kafkalite.spark.reading.partition_reader import read_task
+    from spark_kafkalite.spark.reading.read_plan import ReadPlan, ReadTask
 
     def offsets(start: int, end: int, fail: str) -> list[int]:
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": log.topic, "failOnDataLoss": fail}

@@ -12,9 +12,9 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.errors import MessageTooLarge
-from spark_kafkalite.testing.batches import header_of, make_batch
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import header_of, make_batch
 from tests.patience import PATIENCE_S, wait_until
 
 with warnings.catch_warnings():

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from spark_kafkalite import Admin
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import make_batch, values_of
-from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -28,6 +27,7 @@ from spark_kafkalite.wire.messages.delete_records import (
 from spark_kafkalite.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch, values_of
 from tests.patience import PATIENCE_S, wait_until
 
 OVERRIDES = {

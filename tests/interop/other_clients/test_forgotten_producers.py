@@ -13,9 +13,9 @@ from spark_kafkalite.client.admin.admin import Admin
 from spark_kafkalite.client.consume.consumer import Consumer
 from spark_kafkalite.client.produce.producer import Producer
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing import apache_kafka as apache_kafka_part
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.support.java_clients import JavaClients
+from tests.lab import apache_kafka as apache_kafka_part
 from tests.patience import PATIENCE_S
 
 KEPT = 4

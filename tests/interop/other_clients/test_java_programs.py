@@ -21,14 +21,14 @@ import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.testing import apache_kafka as apache_kafka_part
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.apache_kafka import ApacheKafka, logging_options
-from spark_kafkalite.testing.child_process import ChildProcess
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments
 from tests.conftest import fetch_or_skip
 from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
+from tests.lab import apache_kafka as apache_kafka_part
+from tests.lab import jars
+from tests.lab.apache_kafka import ApacheKafka, logging_options
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import pytest
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.testing import apache_kafka
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.support.java_tools import JavaTools
+from tests.lab import apache_kafka
 from tests.pool.forking import run_command
 
 pytestmark = [pytest.mark.kafka]

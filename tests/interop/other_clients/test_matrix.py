@@ -15,15 +15,15 @@ import pytest
 
 from spark_kafkalite import Admin
 from spark_kafkalite.client.admin.admin import NewTopic
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.records.compression import CODECS as CODEC_NUMBERS
-from spark_kafkalite.testing import apache_kafka as apache_kafka_part
-from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.log.test_record_sizes import EXACT
 from tests.interop.support.java_clients import JavaClients, read_records
 from tests.interop.support.pairwise import pairwise
 from tests.interop.support.python_clients import CODECS, GUARANTEES, PRODUCERS, READERS, knows
 from tests.interop.support.records import Read, Sent, expected, sample_records
 from tests.interop.support.stored_codecs import stored_codecs
+from tests.lab import apache_kafka as apache_kafka_part
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning"),

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite import Admin
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.compression import CODECS
-from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.support.raw_client import RawClient
 from tests.interop.support.stored_codecs import stored_codecs
 from tests.patience import PATIENCE_S

@@ -13,7 +13,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.support.collect import collected
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SOAK

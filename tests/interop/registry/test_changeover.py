@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from spark_kafkalite.registry.znodes import CLUSTER_ID, decode_cluster_id
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.interop.cluster.test_commands import kafkalite
 from tests.interop.support.collect import collected
 from tests.paths import PROJECT

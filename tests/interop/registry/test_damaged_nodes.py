@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.support.collect import collected
 from tests.interop.support.raw_client import RawClient

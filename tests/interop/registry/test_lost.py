@@ -15,10 +15,10 @@ from confluent_kafka import Consumer as ConfluentConsumer
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.log.files.small_files import META_FILE, REGISTRY_ZXID_FILE
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.registry.tree.database import DATABASE_NAME
 from spark_kafkalite.registry.tree.zxid_note import NOTE_NAME
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.support.collect import collected

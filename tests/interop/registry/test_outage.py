@@ -17,17 +17,17 @@ import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.errors import RebalanceInProgress
+from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.znodes import LeaderAndIsr
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from tests.contract.forwarder import Forwarder
 from tests.contract.protocol_client import ProtocolClient
 from tests.contract.test_tree_protocol import CREATE, create
 from tests.interop.support.collect import collected
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SOAK
 

@@ -9,10 +9,10 @@ import pytest
 
 from spark_kafkalite import Admin, ConsumerConnector, Producer
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.child_process import ChildFailed
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.interop.cluster.test_commands import kafkalite
 from tests.interop.support.kerberized_kafka import ALICE, KerberizedKafka
 from tests.interop.support.kerberos_realm import keytab_jaas

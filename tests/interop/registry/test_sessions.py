@@ -20,10 +20,10 @@ from spark_kafkalite.registry.store import Delete, Store
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.znodes import LeaderAndIsr
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.fake_registry import FakeRegistry, Fault, expire_after, expire_before
 from tests.contract.forwarder import Forwarder
 from tests.interop.support.collect import collected
 from tests.interop.support.running_broker import RunningBroker, running_broker
+from tests.lab.fake_registry import FakeRegistry, Fault, expire_after, expire_before
 from tests.patience import PATIENCE_S, wait_until
 
 

@@ -15,19 +15,19 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import NotLeaderOrFollower, UnknownMemberId
 from spark_kafkalite.model import LATEST_TIMESTAMP
+from spark_kafkalite.processes.child_process import ChildFailed, free_ports
+from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.zookeeper import ZooKeeperEnsemble, available
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import NoNode, Store
 from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION, BrokerRegistration
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.child_process import ChildFailed, free_ports
-from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
-from spark_kafkalite.testing.zookeeper import ZooKeeperEnsemble, available
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.contract.forwarder import Forwarder
 from tests.interop.support.collect import collected
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SOAK
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from spark_kafkalite.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -22,6 +21,7 @@ from spark_kafkalite.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from tests.interop.support.raw_client import RawClient
+from tests.lab.apache_kafka import ApacheKafka
 from tests.patience import wait_until
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32

@@ -27,14 +27,14 @@ from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.client.admin.admin import ConfigChange
 from spark_kafkalite.errors import BrokerNotAvailable, InvalidConfig, InvalidRequest, KafkaError, MessageTooLarge
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.alter_configs import AlterableConfig as LegacyConfig
 from spark_kafkalite.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
 from spark_kafkalite.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from spark_kafkalite.wire.messages.incremental_alter_configs import AlterableConfig, IncrementalAlterConfigsRequest
 from spark_kafkalite.wire.messages.incremental_alter_configs import AlterConfigsResource as Resource
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S
 
 SET, DELETE, APPEND, SUBTRACT = range(4)

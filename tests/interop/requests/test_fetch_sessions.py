@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from spark_kafkalite.testing.batches import make_batch, values_of
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafkalite.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -20,6 +19,7 @@ from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, Del
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from spark_kafkalite.wire.packed import FetchPartition, FetchRequest, FetchResponse, Topic
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch, values_of
 from tests.patience import PATIENCE_S, wait_until
 
 BY_NAME, BY_ID = 12, 17

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import make_batch, values_of
-from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from spark_kafkalite.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -27,6 +26,7 @@ from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tests.interop.support.raw_client import RawClient
+from tests.lab.batches import make_batch, values_of
 from tests.patience import PATIENCE_S, wait_until
 
 # Longer than any client here waits for an answer.

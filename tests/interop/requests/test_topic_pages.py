@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_kafkalite import Admin
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.message import ZERO_UUID
 from spark_kafkalite.wire.messages.describe_topic_partitions import (
     CursorRequest,

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.interop.security.asked_rights import ASKED, allow, codes, forbid_all, login, plain
 from tests.interop.support.raw_client import RawClient
+from tests.lab.apache_kafka import ApacheKafka
 from tests.paths import PROJECT
 from tests.patience import wait_until
 

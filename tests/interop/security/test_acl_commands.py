@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.security.test_authorization import SECURED
 from tests.pool.forking import run_command
 

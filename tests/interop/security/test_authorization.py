@@ -11,9 +11,7 @@ import pytest
 from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.requests import handlers
 from spark_kafkalite.broker.requests.dispatch import SERVED_APIS
-from spark_kafkalite.testing import apache_kafka
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from spark_kafkalite.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
@@ -33,6 +31,8 @@ from tests.interop.security.asked_rights import (
 )
 from tests.interop.security.recorded_refusals import GOLDEN, record, record_apache
 from tests.interop.support.raw_client import RawClient
+from tests.lab import apache_kafka
+from tests.lab.batches import make_batch
 from tests.patience import wait_until
 
 PRESENT, ABSENT = "present", "missing"

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from spark_kafkalite.acls import Operation, ResourceType
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic

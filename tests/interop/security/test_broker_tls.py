@@ -24,18 +24,18 @@ from aiokafka.helpers import create_ssl_context
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import SslHandshakeFailed
+from spark_kafkalite.processes.child_process import free_ports
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.security.tls import client_context
 from spark_kafkalite.settings import SettingGroup
-from spark_kafkalite.testing import apache_kafka
-from spark_kafkalite.testing.certificates import LOOPBACK, STORE_PASSWORD, Authority, Certificate
-from spark_kafkalite.testing.child_process import free_ports
-from spark_kafkalite.testing.cluster import BrokerProcess
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.frame import framed
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from tests.interop.support.collect import collected
 from tests.interop.support.raw_client import RawClient
+from tests.lab import apache_kafka
+from tests.lab.certificates import LOOPBACK, STORE_PASSWORD, Authority, Certificate
 from tests.patience import PATIENCE_S, wait_until
 
 with warnings.catch_warnings():

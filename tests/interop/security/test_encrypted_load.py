@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
-from spark_kafkalite.testing.secure_kafka import SCRAM_512, SecuredListener, SecureKafka
-from spark_kafkalite.testing.token_endpoint import TokenEndpoint
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.interop.security.round_trip import new_name
 from tests.interop.support.collect import collected
+from tests.lab.secure_kafka import SCRAM_512, SecuredListener, SecureKafka
+from tests.lab.token_endpoint import TokenEndpoint
 from tests.seeds import SOAK
 
 pytestmark = [pytest.mark.kafka]

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafkalite.testing.certificates import KEY_PASSWORD, STORE_PASSWORD, Authority, Certificate
-from spark_kafkalite.testing.secure_kafka import OAUTHBEARER, PLAIN, SCRAM_256, SCRAM_512, SecuredListener, SecureKafka
 from tests.interop.security.round_trip import round_trip
+from tests.lab.certificates import KEY_PASSWORD, STORE_PASSWORD, Authority, Certificate
+from tests.lab.secure_kafka import OAUTHBEARER, PLAIN, SCRAM_256, SCRAM_512, SecuredListener, SecureKafka
 
 pytestmark = pytest.mark.kafka
 

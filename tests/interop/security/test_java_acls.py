@@ -10,11 +10,11 @@ from typing import Protocol
 
 import pytest
 
-from spark_kafkalite.testing import apache_kafka
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.security.asked_rights import ASKED, codes, login, plain
 from tests.interop.security.test_authorization import SECURED
 from tests.interop.support.java_tools import JavaTools
+from tests.lab import apache_kafka
 
 pytestmark = [pytest.mark.kafka]
 

@@ -20,14 +20,14 @@ from spark_kafkalite.errors import (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanism,
 )
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from spark_kafkalite.security import token_keeper
 from spark_kafkalite.security.kerberos import GssapiExchange, KerberosLogin
 from spark_kafkalite.security.sasl import login_from
 from spark_kafkalite.security.token_keeper import RefreshRules
-from spark_kafkalite.testing.apache_kafka import kafka_tool, properties_text
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
 from tests.interop.support.kerberized_kafka import ALICE, BOB, KerberizedKafka
 from tests.interop.support.kerberos_realm import KerberosRealm, clock_off, keys_of, keytab_jaas, spellings
+from tests.lab.apache_kafka import kafka_tool, properties_text
 from tests.patience import wait_until
 from tests.pool.names import own_numbers
 

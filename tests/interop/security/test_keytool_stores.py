@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_command, java_problem
 from spark_kafkalite.security.tls import client_context
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_command, java_problem
 from tests.unit.security.tls_pairs import Pair, parsed, pem_of, server_context
 
 STORE, KEY = "store-pass", "key-pass"

@@ -13,7 +13,10 @@ from collections import Counter
 
 import pytest
 
-from spark_kafkalite.testing.secure_kafka import (
+from tests.interop.security.numbered_load import NumberedLoad
+from tests.interop.security.round_trip import new_name
+from tests.interop.security.tcp_connections import connections_to
+from tests.lab.secure_kafka import (
     OAUTHBEARER,
     PLAIN,
     SCRAM_256,
@@ -22,9 +25,6 @@ from spark_kafkalite.testing.secure_kafka import (
     SecureKafka,
     jaas,
 )
-from tests.interop.security.numbered_load import NumberedLoad
-from tests.interop.security.round_trip import new_name
-from tests.interop.security.tcp_connections import connections_to
 from tests.seeds import SOAK
 
 pytestmark = [pytest.mark.kafka]

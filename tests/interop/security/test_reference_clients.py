@@ -13,9 +13,10 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from spark_kafkalite.testing.apache_kafka import properties_text
-from spark_kafkalite.testing.certificates import KEY_PASSWORD, STORE_PASSWORD, Authority
-from spark_kafkalite.testing.secure_kafka import (
+from tests.interop.support.java_tools import JavaTools
+from tests.lab.apache_kafka import properties_text
+from tests.lab.certificates import KEY_PASSWORD, STORE_PASSWORD, Authority
+from tests.lab.secure_kafka import (
     ALICE,
     BOB,
     OAUTHBEARER,
@@ -27,8 +28,7 @@ from spark_kafkalite.testing.secure_kafka import (
     User,
     jaas,
 )
-from spark_kafkalite.testing.token_endpoint import TokenEndpoint
-from tests.interop.support.java_tools import JavaTools
+from tests.lab.token_endpoint import TokenEndpoint
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.kafka

@@ -22,8 +22,9 @@ from spark_kafkalite.errors import (
     SslHandshakeFailed,
     UnsupportedSaslMechanism,
 )
-from spark_kafkalite.testing.certificates import Authority
-from spark_kafkalite.testing.secure_kafka import (
+from tests.interop.support.pairwise import pairwise
+from tests.lab.certificates import Authority
+from tests.lab.secure_kafka import (
     ALICE,
     OAUTHBEARER,
     PLAIN,
@@ -34,7 +35,6 @@ from spark_kafkalite.testing.secure_kafka import (
     User,
     jaas,
 )
-from tests.interop.support.pairwise import pairwise
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 

@@ -16,8 +16,8 @@ from spark_kafkalite.errors import (
     KafkaliteError,
     TopicAuthorizationFailed,
 )
-from spark_kafkalite.testing.secure_kafka import BOB, CAROL, SCRAM_256, SecuredListener, SecureKafka
 from tests.interop.security.round_trip import new_name
+from tests.lab.secure_kafka import BOB, CAROL, SCRAM_256, SecuredListener, SecureKafka
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 

@@ -18,13 +18,11 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.errors import KafkaError, RegistryError, ResourceNotFound, SaslAuthenticationFailed
+from spark_kafkalite.processes.child_process import free_ports
+from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.registry import entity_nodes, znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.security.scram import credential_text, new_salt, scram_credential
-from spark_kafkalite.testing.apache_kafka import properties_text
-from spark_kafkalite.testing.certificates import LOOPBACK, Authority
-from spark_kafkalite.testing.child_process import free_ports
-from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.interop.security.test_reference_clients import reason_of_refusal
 from tests.interop.support.java_tools import JavaTools
@@ -42,6 +40,8 @@ from tests.interop.support.sasl_broker import (
     in_pythons_words,
     settings_of,
 )
+from tests.lab.apache_kafka import properties_text
+from tests.lab.certificates import LOOPBACK, Authority
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")

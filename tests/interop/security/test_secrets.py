@@ -9,8 +9,9 @@ import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.testing.certificates import STORE_PASSWORD
-from spark_kafkalite.testing.secure_kafka import (
+from tests import canary
+from tests.lab.certificates import STORE_PASSWORD
+from tests.lab.secure_kafka import (
     ALICE,
     OAUTHBEARER,
     PLAIN,
@@ -21,7 +22,6 @@ from spark_kafkalite.testing.secure_kafka import (
     User,
     jaas,
 )
-from tests import canary
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 

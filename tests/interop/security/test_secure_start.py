@@ -16,12 +16,12 @@ import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import KafkaliteError, SaslAuthenticationFailed
+from spark_kafkalite.processes.child_process import ChildProcess, free_ports
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.settings import read_properties
-from spark_kafkalite.testing import apache_kafka
-from spark_kafkalite.testing.child_process import ChildProcess, free_ports
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.kafkalite_cluster import KafkaliteCluster
 from tests.interop.support.collect import collected
+from tests.lab import apache_kafka
 from tests.patience import PATIENCE_S, wait_until
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from spark_kafkalite import Admin
 from spark_kafkalite.errors import SaslAuthenticationFailed
-from spark_kafkalite.testing.secure_kafka import (
+from tests.interop.security.round_trip import round_trip
+from tests.lab.secure_kafka import (
     BOB,
     OAUTHBEARER,
     SCRAM_256,
@@ -23,7 +24,6 @@ from spark_kafkalite.testing.secure_kafka import (
     SecureKafka,
     jaas,
 )
-from tests.interop.security.round_trip import round_trip
 
 pytestmark = pytest.mark.kafka
 

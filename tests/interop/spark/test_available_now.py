@@ -14,10 +14,10 @@ from spark_kafkalite import Admin, Producer
 from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.errors import TopicAlreadyExists
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.options import reader_options
-from spark_kafkalite.spark.partition_reader import read_task
-from spark_kafkalite.spark.read_plan import ReadPlan
-from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
+from spark_kafkalite.spark.options.options import reader_options
+from spark_kafkalite.spark.reading.partition_reader import read_task
+from spark_kafkalite.spark.reading.read_plan import ReadPlan
+from spark_kafkalite.spark.reading.stream_reader import KafkaliteStreamReader
 from tests.patience import PATIENCE_S, wait_until
 
 A_BATCH = ReadMaxRows(4)

@@ -16,16 +16,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.client.read_schema import READ_SCHEMA
-from spark_kafkalite.spark import cluster_offsets, partition_reader
-from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
-from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.options import reader_options
-from spark_kafkalite.spark.partition_reader import read_task
-from spark_kafkalite.spark.read_plan import ReadPlan
+from spark_kafkalite.spark.options.options import reader_options
+from spark_kafkalite.spark.reading import cluster_offsets, partition_reader
+from spark_kafkalite.spark.reading.batch_reader import KafkaliteBatchReader
+from spark_kafkalite.spark.reading.cluster_offsets import ClusterOffsets
+from spark_kafkalite.spark.reading.partition_reader import read_task
+from spark_kafkalite.spark.reading.read_plan import ReadPlan
+from spark_kafkalite.spark.reading.stream_reader import KafkaliteStreamReader
 from spark_kafkalite.spark.source import KafkaliteDataSource
-from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
-from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED
 

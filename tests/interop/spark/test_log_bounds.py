@@ -18,10 +18,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.options import reader_options
-from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
+from spark_kafkalite.spark.options.options import reader_options
+from spark_kafkalite.spark.reading.batch_reader import KafkaliteBatchReader
+from spark_kafkalite.spark.reading.stream_reader import KafkaliteStreamReader
 from tests.patience import PATIENCE_S
 
 FIRST, END = 3, 9

@@ -26,14 +26,14 @@ from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.read_schema import READ_SCHEMA
 from spark_kafkalite.errors import TopicAlreadyExists
 from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.registry.consumer_nodes import encode_offset, offset_path
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
-from spark_kafkalite.spark import checkpoint_commits
-from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
+from spark_kafkalite.spark.checkpoints import checkpoint_commits
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.options import reader_options
-from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.spark.options.options import reader_options
+from spark_kafkalite.spark.reading.batch_reader import KafkaliteBatchReader
+from spark_kafkalite.spark.reading.stream_reader import KafkaliteStreamReader
 from tests.interop.support.said import said_by
 from tests.patience import PATIENCE_S, wait_until
 

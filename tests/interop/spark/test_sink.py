@@ -13,11 +13,11 @@ from pyspark.sql.types import StructType
 
 from spark_kafkalite import Consumer, Producer, Record
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark import connections
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.options import writer_options
+from spark_kafkalite.spark.options.options import writer_options
+from spark_kafkalite.spark.sink.writer import KafkaliteBatchWriter
 from spark_kafkalite.spark.source import KafkaliteDataSource
-from spark_kafkalite.spark.writer import KafkaliteBatchWriter
+from spark_kafkalite.spark.workers import connections
 from tests.interop.support.collect import collected
 from tests.interop.support.said import said_by
 from tests.patience import PATIENCE_S

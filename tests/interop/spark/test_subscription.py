@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 
 from spark_kafkalite import Admin
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
-from spark_kafkalite.spark.options import reader_options
+from spark_kafkalite.spark.options.options import reader_options
+from spark_kafkalite.spark.reading.cluster_offsets import ClusterOffsets
 from tests.interop.support.said import said_by
 
 INTERNAL = "__consumer_offsets"

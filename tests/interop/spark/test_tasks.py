@@ -18,14 +18,14 @@ pytest.importorskip("pyspark")
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.client.read_schema import READ_SCHEMA_WITH_HEADERS
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.spark import connections
-from spark_kafkalite.spark.batch_reader import KafkaliteBatchReader
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.offset_ranges import OffsetRange
-from spark_kafkalite.spark.options import reader_options
-from spark_kafkalite.spark.partition_reader import MAX_ROWS, read_task
-from spark_kafkalite.spark.read_plan import ReadPlan, ReadTask
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.spark.options.options import reader_options
+from spark_kafkalite.spark.reading.batch_reader import KafkaliteBatchReader
+from spark_kafkalite.spark.reading.offset_ranges import OffsetRange
+from spark_kafkalite.spark.reading.partition_reader import MAX_ROWS, read_task
+from spark_kafkalite.spark.reading.read_plan import ReadPlan, ReadTask
+from spark_kafkalite.spark.workers import connections
 from tests.interop.support.said import said_by
 from tests.patience import PATIENCE_S, wait_until
 

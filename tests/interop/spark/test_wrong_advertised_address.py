@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.errors import AdvertisedUnreachable
-from spark_kafkalite.spark import cluster_errors, sink_check
-from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
+from spark_kafkalite.processes.cluster import BrokerProcess, free_ports
+from spark_kafkalite.spark import cluster_errors
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.options import reader_options, writer_options
-from spark_kafkalite.testing.cluster import BrokerProcess, free_ports
+from spark_kafkalite.spark.options.options import reader_options, writer_options
+from spark_kafkalite.spark.reading.cluster_offsets import ClusterOffsets
+from spark_kafkalite.spark.sink import sink_check
 
 
 @pytest.fixture

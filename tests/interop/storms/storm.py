@@ -24,11 +24,11 @@ from typing import Final, Self
 import confluent_kafka
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.testing.apache_kafka import logging_options
-from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments
+from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments
 from tests.interop.storms.history import Event, final_owners, read_journals, violations
 from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
+from tests.lab.apache_kafka import logging_options
 from tests.patience import PATIENCE_S, wait_until
 
 JAVA: Final = "java"

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from spark_kafkalite.testing import apache_kafka as apache_kafka_part
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.conftest import fetch_or_skip
 from tests.interop.storms.faulty_coordinator import BUGS, command_prefix
 from tests.interop.storms.storm import BROKER_SETTINGS, JAVA, Plan, Storm
+from tests.lab import apache_kafka as apache_kafka_part
+from tests.lab import jars
+from tests.lab.apache_kafka import ApacheKafka
 from tests.seeds import SEED, SOAK
 
 # At least as many partitions as members: a member that gets none may not be notified of it.

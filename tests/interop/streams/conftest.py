@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from spark_kafkalite import Admin, ConsumerConnector, Producer
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from spark_kafkalite.settings import property_name
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.interop.streams.mirrored_nodes import MirroredBroker
 from tests.patience import PATIENCE_S
 from tests.pool.names import own_numbers

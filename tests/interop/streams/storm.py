@@ -25,11 +25,11 @@ from pathlib import Path
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.store import NoNode
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.child_process import ChildFailed, ChildProcess
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
 from tests.interop.streams.mirrored_nodes import MirroredBroker
 from tests.patience import PATIENCE_S, wait_until
 

@@ -16,16 +16,16 @@ import pytest
 
 from spark_kafkalite import ConsumerConnector, Producer
 from spark_kafkalite.errors import ConsumerTimeout, SaslAuthenticationFailed
-from spark_kafkalite.testing import jars
-from spark_kafkalite.testing.certificates import LOOPBACK, STORE_PASSWORD, Authority
-from spark_kafkalite.testing.child_process import ChildProcess, free_ports
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, java_arguments, run_java
-from spark_kafkalite.testing.secure_kafka import PLAIN, jaas
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
+from spark_kafkalite.processes.child_process import ChildProcess, free_ports
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, run_java
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from tests.conftest import fetch_or_skip
 from tests.interop.streams.reading import Reader
 from tests.interop.support.raw_client import RawClient
+from tests.lab import jars
+from tests.lab.certificates import LOOPBACK, STORE_PASSWORD, Authority
+from tests.lab.secure_kafka import PLAIN, jaas
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.kafka]

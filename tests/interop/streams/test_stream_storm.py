@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.testing.cluster import BrokerProcess
-from spark_kafkalite.testing.zookeeper import ZooKeeperServer
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from tests.interop.streams.storm import Plan, Storm
 from tests.seeds import SEED, SOAK
 

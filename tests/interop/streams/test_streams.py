@@ -11,10 +11,10 @@ import pytest
 
 from spark_kafkalite import Admin, Blacklist, ConsumerConnector, Producer, TopicPartition, Whitelist
 from spark_kafkalite.errors import ClosedError, ConfigError, ConsumerTimeout
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.streams.mirrored_nodes import MirroredBroker
 from tests.interop.streams.reading import Reader, values
 from tests.patience import PATIENCE_S, wait_until

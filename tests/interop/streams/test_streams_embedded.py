@@ -10,9 +10,9 @@ import pytest
 
 from spark_kafkalite import Admin, ConsumerConnector, Producer, TopicPartition
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.testing.cluster import BrokerProcess
 from tests.interop.streams.reading import Reader, values
 from tests.patience import PATIENCE_S, wait_until
 

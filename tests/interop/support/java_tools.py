@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from spark_kafkalite.testing.apache_kafka import logging_options
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS, JavaToolFailed, java_arguments
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, JavaToolFailed, java_arguments
 from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
+from tests.lab.apache_kafka import logging_options
 
 _TIMEOUT_S: Final = 100
 

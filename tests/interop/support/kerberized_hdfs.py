@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from spark_kafkalite.testing.hdfs import MiniHdfs
 from tests.interop.support.kerberos_realm import KerberosRealm
+from tests.lab.hdfs import MiniHdfs
 
 _HDFS: Final = "hdfs/127.0.0.1"
 _HTTP: Final = "HTTP/127.0.0.1"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from spark_kafkalite.testing.apache_kafka import ApacheKafka
-from spark_kafkalite.testing.certificates import LOOPBACK, Authority
-from spark_kafkalite.testing.java_process import SHORT_LIVED_OPTIONS
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests.interop.support.kerberos_realm import KerberosRealm, keytab_jaas
+from tests.lab.apache_kafka import ApacheKafka
+from tests.lab.certificates import LOOPBACK, Authority
 
 SERVICE: Final = "kafka/127.0.0.1"
 ALICE: Final = "alice"

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from spark_kafkalite.testing.child_process import ChildProcess, free_ports
-from spark_kafkalite.testing.secure_kafka import GSSAPI, jaas
+from spark_kafkalite.processes.child_process import ChildProcess, free_ports
+from tests.lab.secure_kafka import GSSAPI, jaas
 from tests.patience import PATIENCE_S
 
 REALM: Final = "KAFKALITE.TEST"

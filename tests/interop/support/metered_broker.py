@@ -23,12 +23,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from spark_kafkalite.broker import event_loop
 from spark_kafkalite.broker.event_log import configure_logging
 from spark_kafkalite.broker.server import Broker
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.cli.broker import parse_overrides
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.net import event_loop
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from spark_kafkalite.testing.child_process import free_ports
-from spark_kafkalite.testing.cluster import BrokerProcess
+from spark_kafkalite.processes.child_process import free_ports
+from spark_kafkalite.processes.cluster import BrokerProcess
 
 PLAIN: Final = "PLAIN"
 SCRAM_256: Final = "SCRAM-SHA-256"

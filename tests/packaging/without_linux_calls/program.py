@@ -13,7 +13,7 @@ from pathlib import Path
 
 import spark_kafkalite
 from spark_kafkalite import Admin, Consumer, Producer, platform_calls
-from spark_kafkalite.testing.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
 
 VALUES = [b"value %d" % number * 100 for number in range(2_000)]
 

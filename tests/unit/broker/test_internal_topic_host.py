@@ -13,7 +13,7 @@ import pytest
 
 from spark_kafkalite.broker.internal_topic_host import InternalTopicHost
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
-from spark_kafkalite.broker.requests.purgatory import Purgatory
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.coordinator.internal_topic import InternalTopic
 from spark_kafkalite.coordinator.shards import Shards
 from spark_kafkalite.errors import (
@@ -41,11 +41,11 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.records.control import Marker, build_marker
 from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.slices import Slices
-from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
-from spark_kafkalite.testing.partition_states import partition_state
+from tests.lab.batches import make_batch, values_of
+from tests.lab.manual_loop import ManualThreads
+from tests.lab.partition_states import partition_state
 from tests.unit.coordinator.counters import Counters
 from tests.unit.coordinator.host_double import until
 from tests.unit.slice_clock import SliceClock

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from spark_kafkalite.broker.io_threads import IoThreads, Lane
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.files.open_files import OpenFiles
@@ -15,8 +14,9 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import header_of, make_batch
+from spark_kafkalite.net.io_threads import IoThreads, Lane
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.lab.batches import header_of, make_batch
 
 IDEMPOTENT = {"producer_id": 7, "producer_epoch": 0}
 

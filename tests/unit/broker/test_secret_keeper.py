@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.broker import secret_keeper
-from spark_kafkalite.broker.io_threads import IoThreads
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.secret_keeper import SecretKeeper
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.net.io_threads import IoThreads
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import Store, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry

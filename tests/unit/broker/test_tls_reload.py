@@ -14,7 +14,7 @@ from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.tls_reload import TlsReload
-from spark_kafkalite.testing.certificates import LOOPBACK, Authority
+from tests.lab.certificates import LOOPBACK, Authority
 from tests.patience import wait_until_async
 
 

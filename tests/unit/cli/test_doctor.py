@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafkalite.cli.doctor import probe
 from spark_kafkalite.cli.doctor.findings import clock_offset_s, problems
-from spark_kafkalite.testing.certificates import STORE_PASSWORD, Authority
+from tests.lab.certificates import STORE_PASSWORD, Authority
 
 NOW_S = 1_800_000_000.0
 VERSIONS = {

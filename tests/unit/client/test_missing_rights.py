@@ -10,7 +10,6 @@ import pytest
 from spark_kafkalite import Consumer, Producer
 from spark_kafkalite.errors import ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.model_broker import ModelBroker
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -18,6 +17,7 @@ from spark_kafkalite.wire.messages.find_coordinator import Coordinator, FindCoor
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdResponse
 from spark_kafkalite.wire.messages.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
 from spark_kafkalite.wire.rights import refusal
+from tests.lab.model_broker import ModelBroker
 from tests.patience import PATIENCE_S
 
 TOPIC, GROUP, CLUSTER = 29, 30, 31

@@ -18,12 +18,12 @@ from spark_kafkalite.client.config import (
 )
 from spark_kafkalite.client.registry_consumer.config import connector_config
 from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.processes.java_process import JavaToolFailed
 from spark_kafkalite.registry.served.listener import RegistryListener
 from spark_kafkalite.security.settings import JVM_ONLY_SETTINGS, SECURITY_SETTINGS
 from spark_kafkalite.settings import Setting
-from spark_kafkalite.testing.certificates import STORE_PASSWORD, Authority
-from spark_kafkalite.testing.java_process import JavaToolFailed
 from tests import canary
+from tests.lab.certificates import STORE_PASSWORD, Authority
 from tests.seeds import SOAK
 
 SECRET_SETTINGS = [setting for setting in SECURITY_SETTINGS if setting.kind == "password"]

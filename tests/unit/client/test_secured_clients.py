@@ -17,9 +17,9 @@ from spark_kafkalite.client.produce.delivery import Delivery
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import KafkaliteError, SaslAuthenticationFailed
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.model_broker import ModelBroker
-from spark_kafkalite.testing.model_security import ModelListener
 from spark_kafkalite.wire.api_keys import ApiKey
+from tests.lab.model_broker import ModelBroker
+from tests.lab.model_security import ModelListener
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED
 

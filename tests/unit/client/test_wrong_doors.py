@@ -27,8 +27,8 @@ from spark_kafkalite.errors import (
     UnsupportedSaslMechanism,
 )
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.model_broker import ModelBroker
-from spark_kafkalite.testing.model_security import ModelListener
+from tests.lab.model_broker import ModelBroker
+from tests.lab.model_security import ModelListener
 from tests.patience import PATIENCE_S
 
 HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"

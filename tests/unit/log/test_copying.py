@@ -16,9 +16,9 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.lab.batches import make_batch, make_stored_batch
 
 LogOpener = Callable[..., PartitionLog]
 LARGE = 900

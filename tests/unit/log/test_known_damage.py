@@ -18,8 +18,8 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import LOG_SUFFIX, Segment
 from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.records.layout import HEADER_BYTES
-from spark_kafkalite.testing.batches import end_of, header_of, make_batch, values_of
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.lab.batches import end_of, header_of, make_batch, values_of
 
 LogOpener = Callable[..., PartitionLog]
 

@@ -12,9 +12,9 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.retention import TimestampSource
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFile, MemoryFs, SimulatedCrash
+from tests.lab.batches import header_of, make_batch, make_stored_batch
 
 T0 = TopicPartition("t", 0)
 ID = bytes(range(16))

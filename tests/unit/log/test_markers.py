@@ -15,8 +15,8 @@ from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.control import Marker, build_marker
 from spark_kafkalite.records.layout import TRANSACTIONAL_BIT
-from spark_kafkalite.testing.batches import header_of
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.lab.batches import header_of
 
 LogOpener = Callable[..., PartitionLog]
 

@@ -25,9 +25,9 @@ from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.log.truncation import truncate_fully, truncate_to
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.lab.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 
 LogOpener = Callable[..., PartitionLog]
 

@@ -18,9 +18,9 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.assemble import empty_batch
 from spark_kafkalite.records.layout import CRC_POSITION, CRC_START
-from spark_kafkalite.testing.batches import make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.lab.batches import make_stored_batch
 from tests.seeds import SEED
 
 TP = TopicPartition("t", 0)

@@ -18,9 +18,9 @@ from spark_kafkalite.log.retention import (
     segment_facts,
 )
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.lab.batches import header_of, make_batch
 from tests.unit.log.conftest import LogOpener
 
 NOW = 1_000_000

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_kafkalite.broker.network.outbox import FileEndedError, FileRange, Outbox
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import run_steps
 from spark_kafkalite.log.truncation import full_truncation, truncation_to
+from spark_kafkalite.net.outbox import FileEndedError, FileRange, Outbox
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import make_batch, make_stored_batch
+from tests.lab.batches import make_batch, make_stored_batch
 from tests.unit.log.conftest import LogOpener
 
 # Files in memory have no descriptor; nothing is sent from it.

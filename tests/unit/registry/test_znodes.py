@@ -14,7 +14,7 @@ from spark_kafkalite.registry.node_json import MOST_STATE_FIELDS_BYTES, NO_FIELD
 from spark_kafkalite.registry.producer_id_block import ProducerIdBlock
 from spark_kafkalite.registry.store import MAX_DATA_BYTES, Stat
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
-from spark_kafkalite.testing.partition_states import live_broker
+from tests.lab.partition_states import live_broker
 
 
 def test_paths_are_kafkas() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from kazoo.protocol.connection import ConnectionHandler
 
+from spark_kafkalite.processes.child_process import free_ports
 from spark_kafkalite.registry.store import ConnectionLoss
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.registry.zookeeper_client import Client
-from spark_kafkalite.testing.child_process import free_ports
 
 
 def test_attempts_that_fail_alike_are_logged_once_by_each_client(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from spark_kafkalite.registry.store import SessionExpired
 from spark_kafkalite.registry.tree.embedded import Answer, EmbeddedRegistry
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop
+from tests.lab.manual_loop import ManualLoop
 from tests.patience import PATIENCE_S
 
 T = TypeVar("T")

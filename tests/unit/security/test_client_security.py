@@ -11,7 +11,7 @@ import pytest
 from spark_kafkalite.client.config import ADMIN_SETTINGS
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.security.client_security import PLAINTEXT, ClientSecurity, client_security
-from spark_kafkalite.testing.certificates import Authority
+from tests.lab.certificates import Authority
 
 
 def security(**given: str) -> ClientSecurity:

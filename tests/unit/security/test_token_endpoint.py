@@ -14,7 +14,7 @@ from spark_kafkalite.security import token_endpoint
 from spark_kafkalite.security.jaas import OAUTHBEARER_MODULE
 from spark_kafkalite.security.sasl import login_from
 from spark_kafkalite.security.token_endpoint import URLS_VARIABLE
-from spark_kafkalite.testing.token_endpoint import HttpAnswer, TokenEndpoint
+from tests.lab.token_endpoint import HttpAnswer, TokenEndpoint
 
 SECRET = "canary7=Secret&+ü"
 GOOD = {"sasl_mechanism": "OAUTHBEARER", "sasl_login_retry_backoff_ms": "1"}

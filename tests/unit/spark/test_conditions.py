@@ -11,8 +11,8 @@ from spark_kafkalite.spark.conditions import (
     SparkConditionError,
     option_error,
 )
-from spark_kafkalite.spark.connections import _as_condition, reading_config, writing_config
-from spark_kafkalite.spark.options import reader_options
+from spark_kafkalite.spark.options.options import reader_options
+from spark_kafkalite.spark.workers.connections import _as_condition, reading_config, writing_config
 from tests import canary
 
 SECRET_SETTINGS = [setting for setting in SECURITY_SETTINGS if setting.kind == "password"]

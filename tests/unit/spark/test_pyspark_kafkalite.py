@@ -55,7 +55,7 @@ def test_a_task_names_what_its_python_lacks():
     # What a worker does that is sent a reader whose modules it cannot import.
     said = run(
         "import sys; sys.modules['cramjam'] = None\n"
-        "try: import spark_kafkalite.spark.batch_reader\n"
+        "try: import spark_kafkalite.spark.reading.batch_reader\n"
         "except ImportError as error: print(error)"
     )
     assert said.startswith("[KAFKALITE_MODULES_MISSING] ") and " has no cramjam: " in said
@@ -69,9 +69,9 @@ def test_what_only_plans_does_not_import_what_reads_and_writes():
     # Spark starts a Python process for every streaming query; each module here is a part of the wait for it.
     imported = run(
         "import sys, pyspark_kafkalite\n"
-        "from spark_kafkalite.spark.options import reader_options\n"
-        "from spark_kafkalite.spark.read_schema import projected_schema, spark_schema\n"
-        "from spark_kafkalite.spark.stream_reader import KafkaliteStreamReader\n"
+        "from spark_kafkalite.spark.options.options import reader_options\n"
+        "from spark_kafkalite.spark.reading.read_schema import projected_schema, spark_schema\n"
+        "from spark_kafkalite.spark.reading.stream_reader import KafkaliteStreamReader\n"
         "options = reader_options({'kafka.bootstrap.servers': 'localhost:1', 'subscribe': 't'})\n"
         "reader = KafkaliteStreamReader(options, projected_schema(spark_schema(False)))\n"
         "assert reader._registry is None\n"
@@ -85,9 +85,9 @@ def test_what_only_plans_does_not_import_what_reads_and_writes():
         "spark_kafkalite.client.produce.producer",
         "spark_kafkalite.records.kernel",
         "spark_kafkalite.security.sasl",
-        "spark_kafkalite.spark.checkpoint_commits",
-        "spark_kafkalite.spark.partition_reader",
-        "spark_kafkalite.spark.writer",
+        "spark_kafkalite.spark.checkpoints.checkpoint_commits",
+        "spark_kafkalite.spark.reading.partition_reader",
+        "spark_kafkalite.spark.sink.writer",
     }
-    assert "spark_kafkalite.spark.stream_reader" in imported
+    assert "spark_kafkalite.spark.reading.stream_reader" in imported
     assert not heavy & set(imported)

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from spark_kafkalite.spark import pyspark_versions
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.options import reader_options
+from spark_kafkalite.spark.options.options import reader_options
 from spark_kafkalite.spark.pyspark_versions import (
     OwnStartReader,
     ReadMaxRows,
@@ -128,7 +128,7 @@ def test_a_query_with_a_limit_warns_once(given, named, caplog):
 
 def test_a_reader_that_refuses_does_so_in_the_engines_words(monkeypatch):
     monkeypatch.setattr(pyspark_versions, "_ENGINE_LIMITS", False)
-    from spark_kafkalite.spark.refused_stream import RefusedStreamReader
+    from spark_kafkalite.spark.reading.refused_stream import RefusedStreamReader
 
     made = engine_reader(RefusedStreamReader(SparkConditionError("X", "why")))
     reader = pickle.loads(pickle.dumps(made))
@@ -148,7 +148,8 @@ sys.modules["pyspark.sql.streaming.datasource"] = None
 pyspark.sql.datasource.__dict__.pop("DataSourceStreamArrowWriter", None)
 import pickle
 from pyspark.sql.types import StructType
-from spark_kafkalite.spark import pyspark_versions, source, writer
+from spark_kafkalite.spark import pyspark_versions, source
+from spark_kafkalite.spark.sink import writer
 given = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
 """
 

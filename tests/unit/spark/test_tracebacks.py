@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_kafkalite.spark import worker_log
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError
 from spark_kafkalite.spark.tracebacks import HIDE, without_frames
+from spark_kafkalite.spark.workers import worker_log
 
 ERROR = SparkConditionError(INVALID_OPTION, "x=1: wrong; do this")
 
@@ -23,7 +23,7 @@ class Base:
 
 
 # As if a module of the package had it.
-Base.write.__module__ = Base.abort.__module__ = "spark_kafkalite.spark.writer"
+Base.write.__module__ = Base.abort.__module__ = "spark_kafkalite.spark.sink.writer"
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> object:
             raise ERROR
 
     for name in ("partitions", "read", "helper"):
-        getattr(Reader, name).__module__ = "spark_kafkalite.spark.batch_reader"
+        getattr(Reader, name).__module__ = "spark_kafkalite.spark.reading.batch_reader"
     return without_frames(Reader)()
 
 

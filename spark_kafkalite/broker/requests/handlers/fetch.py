@@ -33,22 +33,22 @@ from functools import partial
 
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.event_log import QuietLog
-from spark_kafkalite.broker.io_threads import Lane
 from spark_kafkalite.broker.metrics.counters import TopicMeters
-from spark_kafkalite.broker.network.outbox import FileRange, Response
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_reading import Fetching, OldSlice, Reading, has_unread, tell_leaders
 from spark_kafkalite.broker.requests.fetch_sessions import NO_SESSION_EPOCH, OPENING_EPOCH, FetchSession, WaitingFetch
-from spark_kafkalite.broker.requests.page_cache import MOST_LOOK_UPS, in_thread, is_cached
+from spark_kafkalite.broker.waiting.page_cache import MOST_LOOK_UPS, in_thread, is_cached
 from spark_kafkalite.errors import (
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
     InvalidFetchSessionEpoch,
     KafkaError,
 )
+from spark_kafkalite.net.io_threads import Lane
+from spark_kafkalite.net.outbox import FileRange, Response
 from spark_kafkalite.slices import Work, filled, run_whole
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed import (

@@ -35,7 +35,7 @@ from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
-from spark_kafkalite.broker.requests.page_cache import look_up
+from spark_kafkalite.broker.waiting.page_cache import look_up
 from spark_kafkalite.errors import (
     InvalidRequest,
     KafkaError,

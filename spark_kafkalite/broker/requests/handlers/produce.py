@@ -28,7 +28,6 @@ from collections.abc import Sequence
 
 from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.network.outbox import Response, as_response
 from spark_kafkalite.broker.replication.append_queue import AppendOutcome, QueuedBatch
 from spark_kafkalite.broker.replication.bounds import ACKS_ALL
 from spark_kafkalite.broker.replication.leader import Leader
@@ -36,7 +35,7 @@ from spark_kafkalite.broker.replication.next_leader import LeaderMoves, NextLead
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
-from spark_kafkalite.broker.requests.purgatory import DelayedOperation
+from spark_kafkalite.broker.waiting.purgatory import DelayedOperation
 from spark_kafkalite.errors import (
     InvalidRequiredAcks,
     InvalidTopic,
@@ -46,6 +45,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
+from spark_kafkalite.net.outbox import Response, as_response
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.slices import Work

@@ -13,13 +13,11 @@ from typing import Any
 
 from spark_kafkalite.broker.authentication.authentication import Authentication
 from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
-from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.peer import PeerConnection, PeerIdentity, PeerSettings
-from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.wire_versions import WireVersions
 from spark_kafkalite.broker.quotas.allowance import Windows
 from spark_kafkalite.broker.quotas.connection_rates import ConnectionRates
@@ -31,6 +29,8 @@ from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.net.descriptors import Descriptors
+from spark_kafkalite.net.request_memory import RequestMemory
 from spark_kafkalite.security.cluster_secret import ClusterSecret
 from spark_kafkalite.security.scram import ScramCredential
 from spark_kafkalite.slices import Slices

@@ -14,14 +14,14 @@ import pytest
 
 from spark_kafkalite.broker.network.connection import Connection, Limits
 from spark_kafkalite.broker.network.listeners import Listener
-from spark_kafkalite.broker.network.outbox import FileRange, Response
-from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.log.segments.sending import Sending
+from spark_kafkalite.net.outbox import FileRange, Response
+from spark_kafkalite.net.request_memory import RequestMemory
 from spark_kafkalite.slices import PASS_S, Slices, Work
-from tests.unit.broker.network.fake_channels import HANDSHAKE_STEPS, FakeChannel, FakeLoop, RecordChannel
+from tests.unit.net.fake_channels import HANDSHAKE_STEPS, FakeChannel, FakeLoop, RecordChannel
 from tests.unit.slice_clock import SliceClock
 
 

@@ -16,7 +16,7 @@ from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.security.server_tls import check_replaces, server_context
 from spark_kafkalite.security.tls import TlsStream, client_context
-from spark_kafkalite.testing.certificates import KEY_PASSWORD, LOOPBACK, STORE_PASSWORD, Authority, Certificate
+from tests.lab.certificates import KEY_PASSWORD, LOOPBACK, STORE_PASSWORD, Authority, Certificate
 from tests.unit.security.tls_pairs import Pair, parsed
 
 CLUSTERED = {"zookeeper.connect": "h:1", "inter.broker.secret.file": "secret"}

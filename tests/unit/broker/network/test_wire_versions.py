@@ -20,9 +20,9 @@ from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterSt
 from spark_kafkalite.security.cluster_secret import ClusterSecret
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop
-from spark_kafkalite.testing.partition_states import live_broker
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
+from tests.lab.manual_loop import ManualLoop
+from tests.lab.partition_states import live_broker
 from tests.patience import PATIENCE_S, wait_until_async
 from tests.unit.broker.network.brokers_door import HEARTBEAT_VERSION, SECRET, Door, Visitor, door
 from tests.unit.slice_clock import SliceClock

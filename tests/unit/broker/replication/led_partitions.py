@@ -32,8 +32,8 @@ from spark_kafkalite.registry.store import (
 from spark_kafkalite.registry.tree.tree import Tree
 from spark_kafkalite.registry.znodes import LeaderAndIsr
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop
-from spark_kafkalite.testing.partition_states import live_broker, partition_state
+from tests.lab.manual_loop import ManualLoop
+from tests.lab.partition_states import live_broker, partition_state
 from tests.unit.broker.replication.test_partition import Harness
 
 TOPIC_ID = b"i" * 16

@@ -27,13 +27,13 @@ from spark_kafkalite.records.assemble import empty_batch
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, diff
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION
-from spark_kafkalite.testing.batches import make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop
-from spark_kafkalite.testing.partition_states import live_broker, partition_state
 from spark_kafkalite.wire.codec import decode_request, decode_response_body, encode_body
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.inner.compare_replicas import CompareReplicasRequest, CompareReplicasResponse
+from tests.lab.batches import make_stored_batch
+from tests.lab.manual_loop import ManualLoop
+from tests.lab.partition_states import live_broker, partition_state
 from tests.seeds import SEED
 from tests.unit.broker.replication.test_partition import TP, Harness
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafkalite.broker.replication.confirmation import CONFIRMED_WITHIN_S, AskedLeader, Confirmation
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSession, WaitingFetch
-from spark_kafkalite.broker.requests.purgatory import Purgatory
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 
 
 class Time:

@@ -12,7 +12,7 @@ from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.errors import OffsetNotAvailable
 from spark_kafkalite.log.files.small_files import read_epochs
 from spark_kafkalite.model import Incarnation, TopicPartition
-from spark_kafkalite.testing.partition_states import live_broker, partition_state
+from tests.lab.partition_states import live_broker, partition_state
 from tests.unit.broker.replication.test_partition import Harness
 
 FOLLOWER = 2

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite.broker.replication.flusher import Flusher
-from spark_kafkalite.broker.requests.purgatory import Purgatory
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.loading.recovery import LastRun
 from spark_kafkalite.log.log_host import LogHost
@@ -17,10 +17,10 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.lab.batches import make_batch
+from tests.lab.manual_loop import ManualLoop, ManualThreads
 
 TP = TopicPartition("t", 0)
 NEVER = 2**63 - 1

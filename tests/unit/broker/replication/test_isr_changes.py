@@ -11,7 +11,7 @@ from spark_kafkalite.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppe
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import Create, Delete, OutOfRoom, SessionExpired, SetData
 from spark_kafkalite.slices import Slices
-from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
+from tests.lab.partition_states import incarnations_of, live_broker, partition_state
 from tests.unit.broker.replication.led_partitions import TOPIC_ID, LedPartitions
 from tests.unit.slice_clock import SliceClock
 

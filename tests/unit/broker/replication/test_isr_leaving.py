@@ -15,7 +15,7 @@ from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import SetData
 from spark_kafkalite.slices import Slices
-from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
+from tests.lab.partition_states import incarnations_of, live_broker, partition_state
 from tests.unit.broker.replication.led_partitions import LedPartitions
 from tests.unit.broker.replication.test_partition import Waiter
 from tests.unit.slice_clock import SliceClock

@@ -19,15 +19,15 @@ from spark_kafkalite.broker.requests.fetch_reading import Fetching, Reading
 from spark_kafkalite.broker.requests.handlers.fetch import DelayedFetch
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
-from spark_kafkalite.broker.requests.purgatory import Purgatory
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.errors import NotLeaderOrFollower, OffsetOutOfRange
 from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.model import UNKNOWN_INCARNATION, Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 from spark_kafkalite.slices import Slices
-from spark_kafkalite.testing.batches import values_of
-from spark_kafkalite.testing.partition_states import live_broker, partition_state
 from spark_kafkalite.wire.packed import FetchPartition, FetchRequest
+from tests.lab.batches import values_of
+from tests.lab.partition_states import live_broker, partition_state
 from tests.unit.broker.replication.test_partition import LARGE, TP, Harness, Waiter
 from tests.unit.slice_clock import SliceClock
 

@@ -38,7 +38,7 @@ from spark_kafkalite.registry.store import (
 )
 from spark_kafkalite.slices import Slices, run_whole
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop
+from tests.lab.manual_loop import ManualLoop
 from tests.seeds import SEED
 from tests.unit.broker.replication.test_replicas import ME, OTHER, World
 from tests.unit.slice_clock import SliceClock

@@ -13,11 +13,11 @@ from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.broker.requests.leader_hints import LeaderHints
-from spark_kafkalite.broker.requests.purgatory import Purgatory
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
-from spark_kafkalite.testing.partition_states import partition_state
 from spark_kafkalite.wire.packed import ProducedPartition
+from tests.lab.partition_states import partition_state
 from tests.unit.broker.replication.led_partitions import LedPartitions
 from tests.unit.broker.replication.test_leader import Answers
 

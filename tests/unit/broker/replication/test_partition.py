@@ -16,7 +16,7 @@ from spark_kafkalite.broker.replication.append_queue import AppendOutcome, Appen
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.rules.following import StopFollowing
-from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
+from spark_kafkalite.broker.waiting.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,
@@ -38,12 +38,12 @@ from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.registry.accepted_damage import AcceptedDamage
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
-from spark_kafkalite.testing.batches import make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualThreads
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
-from spark_kafkalite.testing.partition_states import live_broker, partition_state
 from spark_kafkalite.wire.packed import FetchedPartition
+from tests.lab.batches import make_batch, make_stored_batch, values_of
+from tests.lab.manual_loop import ManualThreads
+from tests.lab.partition_states import live_broker, partition_state
 from tests.seeds import SEED
 
 TP = TopicPartition("t", 0)

@@ -14,7 +14,7 @@ from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.replica_fetcher import FetchSettings, LeaderFetcher
 from spark_kafkalite.broker.replication.replication import ReplicaFetchers
-from spark_kafkalite.broker.requests.purgatory import Purgatory
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, KafkaStorageError, NoMemoryForAnswer
 from spark_kafkalite.log import copied_batches
 from spark_kafkalite.log.copying import copy_at_once
@@ -27,11 +27,8 @@ from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, LeaderEpoc
 from spark_kafkalite.records import kernel
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.slices import Slices
-from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
-from spark_kafkalite.testing.partition_states import partition_state
 from spark_kafkalite.wire.packed import (
     FetchedPartition,
     FetchPartition,
@@ -41,6 +38,9 @@ from spark_kafkalite.wire.packed import (
 )
 from spark_kafkalite.wire.packed.fetch_beginning import announced_records
 from spark_kafkalite.wire.packed.replica_damage import UNCOUNTED, pack_damage, parse_damage
+from tests.lab.batches import make_batch, make_stored_batch
+from tests.lab.manual_loop import ManualLoop, ManualThreads
+from tests.lab.partition_states import partition_state
 from tests.seeds import SOAK
 from tests.unit.slice_clock import SliceClock
 

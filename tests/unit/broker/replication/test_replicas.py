@@ -15,7 +15,7 @@ import pytest
 from spark_kafkalite.broker.replication.follower import Follower, NoLeader
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
-from spark_kafkalite.broker.requests.purgatory import Purgatory
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower, UnknownTopicOrPartition
 from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.fs import remove_tree
@@ -27,12 +27,12 @@ from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState, TopicState, diff
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.slices import Slices, run_whole
-from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
-from spark_kafkalite.testing.partition_states import live_broker
 from spark_kafkalite.wire.packed import FetchedPartition
+from tests.lab.batches import make_batch, make_stored_batch
+from tests.lab.manual_loop import ManualLoop, ManualThreads
+from tests.lab.partition_states import live_broker
 from tests.simulator.disk import Disk, ReadFault
 from tests.unit.slice_clock import SliceClock
 

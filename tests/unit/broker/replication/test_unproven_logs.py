@@ -13,7 +13,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import Delete
 from spark_kafkalite.slices import Slices
-from spark_kafkalite.testing.partition_states import incarnations_of, partition_state
+from tests.lab.partition_states import incarnations_of, partition_state
 from tests.unit.broker.replication.led_partitions import TOPIC_ID, LedPartitions
 from tests.unit.slice_clock import SliceClock
 

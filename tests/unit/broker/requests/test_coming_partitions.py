@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from types import MappingProxyType
 
-from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.requests.coming_partitions import Coming, ComingPartitions, Short
 from spark_kafkalite.model import BrokerId
+from spark_kafkalite.net.descriptors import Descriptors
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState, TopicState, diff
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 

@@ -18,8 +18,8 @@ from spark_kafkalite.model import BrokerEpoch, BrokerId
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState, diff
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop
 from spark_kafkalite.wire.messages.create_topics import CreateTopicsRequest
+from tests.lab.manual_loop import ManualLoop
 
 ME = 1
 REFUSAL = "not the controller"

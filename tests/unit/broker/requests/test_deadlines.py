@@ -2,9 +2,9 @@ import random
 
 import pytest
 
-from spark_kafkalite.broker.requests.deadlines import Deadline, Deadlines
+from spark_kafkalite.broker.waiting.deadlines import Deadline, Deadlines
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop
+from tests.lab.manual_loop import ManualLoop
 from tests.seeds import SEED
 
 LATEST_S = 0.008

@@ -14,20 +14,20 @@ import pytest
 
 from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.listeners import Listener
-from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, Dispatcher, ServedApi
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Quota
 from spark_kafkalite.broker.requests.gate import AT_ONCE, Gate
 from spark_kafkalite.coordinator.internal_topic import GROUPS
+from spark_kafkalite.net.request_memory import RequestMemory
 from spark_kafkalite.slices import PASS_S, SLICE_S, Slices, Work
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.frame import FrameReader
 from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tests.unit.broker.network.fake_channels import FakeChannel, FakeLoop
 from tests.unit.broker.network.test_connection import FakeOwner
+from tests.unit.net.fake_channels import FakeChannel, FakeLoop
 from tests.unit.slice_clock import SliceClock
 
 DELETE_GROUPS, HEARTBEAT = ApiKey.DELETE_GROUPS, ApiKey.HEARTBEAT

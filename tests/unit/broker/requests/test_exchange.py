@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.network.outbox import FileRange
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Times
 from spark_kafkalite.broker.requests.handlers import api_versions
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.log.segments.sending import Sending
+from spark_kafkalite.net.outbox import FileRange
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey

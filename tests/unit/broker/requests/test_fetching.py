@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.network.outbox import FileRange
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.leader import Leader
@@ -22,15 +21,14 @@ from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_sessions import EVICTION_S, FetchSessions
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.handlers import list_offsets, offset_for_leader_epoch, produce
-from spark_kafkalite.broker.requests.purgatory import Purgatory
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.errors import UnknownTopicOrPartition
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.model import Incarnation, TopicPartition
+from spark_kafkalite.net.outbox import FileRange
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState, PartitionState, TopicState
 from spark_kafkalite.slices import Slices, run_whole
-from spark_kafkalite.testing.batches import values_of
-from spark_kafkalite.testing.partition_states import live_broker, partition_state
 from spark_kafkalite.wire import codec, packed
 from spark_kafkalite.wire.header import read_request_header
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -39,6 +37,8 @@ from spark_kafkalite.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tests.lab.batches import values_of
+from tests.lab.partition_states import live_broker, partition_state
 from tests.unit.broker.replication.test_partition import Harness
 from tests.unit.broker.requests.test_dispatch import QuotaOfAll
 from tests.unit.slice_clock import SliceClock

@@ -15,8 +15,6 @@ import pytest
 from spark_kafkalite import slices as slices_module
 from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.listeners import Listener
-from spark_kafkalite.broker.network.outbox import Response
-from spark_kafkalite.broker.network.request_memory import RequestMemory
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
@@ -25,14 +23,16 @@ from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.handlers import produce
 from spark_kafkalite.errors import UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.net.outbox import Response
+from spark_kafkalite.net.request_memory import RequestMemory
 from spark_kafkalite.slices import NotFinished, Slices, Work, run_whole
-from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.wire import packed
 from spark_kafkalite.wire.header import read_request_header
-from tests.unit.broker.network.fake_channels import FakeChannel
+from tests.lab.batches import make_batch
 from tests.unit.broker.network.test_connection import FakeOwner
 from tests.unit.broker.replication.led_partitions import LedPartitions
 from tests.unit.broker.replication.test_leader import Answers
+from tests.unit.net.fake_channels import FakeChannel
 from tests.unit.slice_clock import SliceClock
 
 PARTITIONS = 150

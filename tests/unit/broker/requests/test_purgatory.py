@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from spark_kafkalite.broker.requests.deadlines import Deadlines
-from spark_kafkalite.broker.requests.purgatory import DelayedOperation, Purgatory
+from spark_kafkalite.broker.waiting.deadlines import Deadlines
+from spark_kafkalite.broker.waiting.purgatory import DelayedOperation, Purgatory
 
 
 class Connection:

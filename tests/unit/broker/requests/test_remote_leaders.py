@@ -17,8 +17,8 @@ from spark_kafkalite.registry.controller.controller import TopicSpec
 from spark_kafkalite.registry.znodes import TopicAssignment
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop
-from spark_kafkalite.testing.partition_states import live_broker
+from tests.lab.manual_loop import ManualLoop
+from tests.lab.partition_states import live_broker
 from tests.unit.slice_clock import SliceClock
 
 TOPIC_ID = b"n" * 16

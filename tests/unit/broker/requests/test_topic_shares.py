@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.descriptors import Descriptors
 from spark_kafkalite.broker.requests.topics import TopicAdmin
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.errors import KafkaError, PolicyViolation
 from spark_kafkalite.model import BrokerEpoch, BrokerId
+from spark_kafkalite.net.descriptors import Descriptors
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterState, PartitionState, TopicState, diff
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.controller.controller import Extension, TopicSpec

@@ -34,7 +34,7 @@ from spark_kafkalite.registry.tree.database import DATABASE_NAME
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment
-from spark_kafkalite.testing.batches import make_batch
+from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S
 
 FS = OsFs()

@@ -14,8 +14,8 @@ from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.lab.manual_loop import ManualLoop, ManualThreads
 
 CONFIG = TopicConfig.from_properties({})
 

@@ -9,18 +9,18 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
-from spark_kafkalite.broker.requests.purgatory import Purgatory
 from spark_kafkalite.broker.upkeep.retention import Retention
+from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.log.files.small_files import write_offsets
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.slices import Slices
-from spark_kafkalite.testing.batches import make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop, ManualThreads
 from spark_kafkalite.testing.memory_fs import MemoryFs
-from spark_kafkalite.testing.partition_states import live_broker, partition_state
+from tests.lab.batches import make_batch, values_of
+from tests.lab.manual_loop import ManualLoop, ManualThreads
+from tests.lab.partition_states import live_broker, partition_state
 from tests.unit.slice_clock import SliceClock
 
 SETTINGS = {"log.retention.check.interval.ms": 10_000, "log.initial.task.delay.ms": 1_000}

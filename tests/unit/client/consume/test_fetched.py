@@ -9,7 +9,7 @@ from spark_kafkalite.client.consume.fetched import AnswerMemory, BufferPool, Fet
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.records.kernel import ColumnBuilder, Columns, scan_headers, stamp
-from spark_kafkalite.testing.batches import make_batch
+from tests.lab.batches import make_batch
 from tests.paths import GOLDEN
 
 PARTITION = TopicPartition("t", 0)

@@ -15,16 +15,16 @@ from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import LeaderNotAvailable, NotLeaderOrFollower, OffsetNotAvailable
 from spark_kafkalite.model import LATEST_TIMESTAMP, TopicPartition
-from spark_kafkalite.spark.cluster_offsets import ClusterOffsets
-from spark_kafkalite.spark.options import reader_options
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.model_broker import ModelBroker
+from spark_kafkalite.spark.options.options import reader_options
+from spark_kafkalite.spark.reading.cluster_offsets import ClusterOffsets
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from tests.lab.batches import make_batch
+from tests.lab.model_broker import ModelBroker
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NOT_AVAILABLE, NO_LEADER, NOT_LEADER = OffsetNotAvailable.code, LeaderNotAvailable.code, NotLeaderOrFollower.code

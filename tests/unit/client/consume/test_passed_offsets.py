@@ -15,7 +15,7 @@ from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.records.columns import batch_payload
 from spark_kafkalite.records.kernel import ColumnBuilder, read_header
 from spark_kafkalite.records.layout import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT
-from spark_kafkalite.testing.batches import make_batch
+from tests.lab.batches import make_batch
 from tests.seeds import SEED, SOAK
 
 PARTITION = TopicPartition("t", 0)

@@ -20,8 +20,8 @@ from spark_kafkalite.errors import ClosedError, CorruptMessage
 from spark_kafkalite.model import CommittedOffset, Record, TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.columns import ColumnBuilder
-from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
+from tests.lab.batches import make_batch, make_stored_batch
 from tests.seeds import SEED, SOAK
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))

@@ -28,10 +28,10 @@ from spark_kafkalite.errors import (
     TopicAuthorizationFailed,
 )
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.model_broker import NODE_ID, ModelBroker
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from tests.lab.batches import make_batch
+from tests.lab.model_broker import NODE_ID, ModelBroker
 from tests.patience import PATIENCE_S
 from tests.seeds import SEED
 

@@ -18,12 +18,12 @@ from spark_kafkalite.client.network.served_versions import SUPPORTED
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import LogTruncated, NotLeaderOrFollower
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.model_broker import LEADER_EPOCH, ModelBroker
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages import offset_for_leader_epoch as epoch_ends
 from spark_kafkalite.wire.messages.fetch import EpochEndOffset, FetchableTopicResponse, FetchResponse, PartitionData
 from spark_kafkalite.wire.messages.metadata import MetadataResponse
+from tests.lab.batches import make_batch
+from tests.lab.model_broker import LEADER_EPOCH, ModelBroker
 from tests.patience import PATIENCE_S
 
 T0 = TopicPartition("t", 0)

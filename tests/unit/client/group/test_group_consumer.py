@@ -21,14 +21,14 @@ from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import FencedInstanceId, KafkaliteError, RebalanceInProgress, UnknownMemberId
 from spark_kafkalite.model import CommittedOffset, TopicPartition
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.model_broker import NODE_ID, ModelBroker
 from spark_kafkalite.wire.messages import offset_commit, offset_fetch
 from spark_kafkalite.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from spark_kafkalite.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from spark_kafkalite.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tests.lab.batches import make_batch
+from tests.lab.model_broker import NODE_ID, ModelBroker
 from tests.patience import PATIENCE_S, wait_until
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))

@@ -25,11 +25,11 @@ from spark_kafkalite.errors import (
     UnsupportedSaslMechanism,
 )
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.model_broker import ModelBroker
-from spark_kafkalite.testing.model_security import ModelListener, ModelSession
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateResponse
+from tests.lab.model_broker import ModelBroker
+from tests.lab.model_security import ModelListener, ModelSession
 from tests.patience import PATIENCE_S
 from tests.seeds import SEED
 

@@ -25,9 +25,9 @@ from spark_kafkalite.errors import (
     SslHandshakeFailed,
     UnsupportedSaslMechanism,
 )
-from spark_kafkalite.testing.model_broker import NODE_ID, ModelBroker
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.metadata import MetadataRequest
+from tests.lab.model_broker import NODE_ID, ModelBroker
 from tests.patience import PATIENCE_S
 
 

@@ -23,11 +23,11 @@ from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import NotLeaderOrFollower
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import OpenBatch
-from spark_kafkalite.testing.batches import make_batch
-from spark_kafkalite.testing.model_broker import ModelBroker
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages import fetch, metadata, produce
 from spark_kafkalite.wire.packed import NodeEndpoint
+from tests.lab.batches import make_batch
+from tests.lab.model_broker import ModelBroker
 from tests.patience import PATIENCE_S
 
 T0 = TopicPartition("t", 0)

@@ -26,8 +26,8 @@ from spark_kafkalite.errors import (
     TopicAuthorizationFailed,
 )
 from spark_kafkalite.records.kernel import OpenBatch
-from spark_kafkalite.testing.batches import values_of
-from spark_kafkalite.testing.model_broker import ModelPartition
+from tests.lab.batches import values_of
+from tests.lab.model_broker import ModelPartition
 from tests.seeds import SEED, SOAK
 
 NOT_LEADER, TOO_LARGE, TOO_FEW_REPLICAS, NOT_ALLOWED, DUPLICATE = 6, 10, 19, 29, 46

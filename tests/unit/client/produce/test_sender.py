@@ -22,10 +22,10 @@ from spark_kafkalite.clock import SYSTEM_CLOCK
 from spark_kafkalite.errors import ClosedError, ClusterAuthorizationFailed
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import OpenBatch
-from spark_kafkalite.testing.batches import values_of
-from spark_kafkalite.testing.model_broker import ModelBroker
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdResponse
+from tests.lab.batches import values_of
+from tests.lab.model_broker import ModelBroker
 from tests.patience import PATIENCE_S
 from tests.seeds import SEED
 

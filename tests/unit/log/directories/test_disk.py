@@ -14,9 +14,9 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import header_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.lab.batches import header_of, make_batch, values_of
 
 KEYS = [TopicPartition("t", number) for number in range(4)]
 ID = bytes(range(16))

@@ -14,9 +14,9 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Incarnation, TopicPartition
-from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.lab.batches import header_of, make_batch
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ID = bytes(range(16))

@@ -10,9 +10,9 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
-from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.lab.batches import header_of, make_batch
 
 ID = bytes(range(16))
 FIRST, SECOND = TopicPartition("A", 0), TopicPartition("t", 0)

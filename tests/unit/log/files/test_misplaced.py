@@ -21,8 +21,8 @@ from spark_kafkalite.log.loading.repair import plan_repair
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
+from tests.lab.batches import header_of, make_batch
 
 KEY = TopicPartition("t", 0)
 OTHER = TopicPartition("other", 0)

@@ -12,9 +12,9 @@ from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.files.needs_thread import without_waiting
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.reader import DecodeFirst
-from spark_kafkalite.testing.batches import header_of, make_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.lab.batches import header_of, make_batch
 
 LogOpener = Callable[..., PartitionLog]
 PATH = "/data/t-0/00000000000000000000.log"

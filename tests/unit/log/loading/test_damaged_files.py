@@ -17,9 +17,9 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.segments.segment import IndexesDamaged
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import header_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.lab.batches import header_of, make_batch, values_of
 from tests.seeds import SEED, SOAK
 
 KEY = TopicPartition("t", 0)

@@ -10,8 +10,8 @@ from spark_kafkalite.log.loading.highest_ids import MAX_LEADER_EPOCH, MAX_PRODUC
 from spark_kafkalite.log.producer_snapshot import encode, snapshot_path
 from spark_kafkalite.log.producer_state import ProducerEntry, ProducerStateManager
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import make_batch
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.lab.batches import make_batch
 
 LOG = "/t-0"
 FIRST = f"{LOG}/{0:020d}.log"

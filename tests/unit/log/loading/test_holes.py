@@ -22,9 +22,9 @@ from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import check_crc
 from spark_kafkalite.records.layout import MAX_INT32
-from spark_kafkalite.testing.batches import end_of, header_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.lab.batches import end_of, header_of, make_batch, values_of
 
 KEY = TopicPartition("t", 0)
 OTHER = TopicPartition("other", 0)

@@ -14,8 +14,8 @@ from spark_kafkalite.log.loading.recovery import LastRun
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.lab.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from tests.unit.log.loading.looks import Looks
 
 LogOpener = Callable[..., PartitionLog]

@@ -10,8 +10,8 @@ from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import MAX_INT32
-from spark_kafkalite.testing.batches import header_of, make_batch, make_stored_batch
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.lab.batches import header_of, make_batch, make_stored_batch
 
 LogOpener = Callable[..., PartitionLog]
 POLICIES = ["delete", "compact"]

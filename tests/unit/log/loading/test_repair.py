@@ -8,9 +8,9 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs, SimulatedCrash
+from tests.lab.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 
 KEY = TopicPartition("t", 0)
 LOG = "/data/t-0"

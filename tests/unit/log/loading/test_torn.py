@@ -11,7 +11,7 @@ from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.loading import torn
 from spark_kafkalite.log.loading.torn import sound_batches, sound_header
 from spark_kafkalite.records.layout import HEADER_BYTES, MAGIC_POSITION, MAX_INT32
-from spark_kafkalite.testing.batches import make_stored_batch
+from tests.lab.batches import make_stored_batch
 from tests.seeds import SEED, SOAK
 from tests.unit.log.loading.looks import Looks
 

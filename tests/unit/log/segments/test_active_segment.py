@@ -16,9 +16,9 @@ from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.kernel import scan_headers
-from spark_kafkalite.testing.batches import header_of, make_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.lab.batches import header_of, make_batch, values_of
 
 KEY = TopicPartition("t", 0)
 BATCHES = 3000

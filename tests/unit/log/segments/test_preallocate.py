@@ -15,7 +15,7 @@ from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.testing.batches import header_of, make_batch
+from tests.lab.batches import header_of, make_batch
 
 SEGMENT_BYTES = 4 << 20
 

@@ -19,9 +19,9 @@ from spark_kafkalite.log.segments import write_ahead
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.truncation import truncate_fully, truncate_to
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
+from tests.lab.batches import end_of, header_of, make_batch, make_stored_batch, values_of
 from tests.patience import PATIENCE_S
 
 LogOpener = Callable[..., PartitionLog]

@@ -15,7 +15,7 @@ from spark_kafkalite.registry.cluster.acl_watch import AclFollower
 from spark_kafkalite.registry.store import BadArguments, NoNode, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
-from spark_kafkalite.testing.fake_registry import FakeRegistry
+from tests.lab.fake_registry import FakeRegistry
 from tests.patience import PATIENCE_S, wait_until_async
 
 TOPIC = Resource(ResourceType.TOPIC, PatternType.LITERAL, "t")

@@ -15,7 +15,7 @@ from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import Store, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
-from spark_kafkalite.testing.fake_registry import FakeRegistry
+from tests.lab.fake_registry import FakeRegistry
 from tests.patience import PATIENCE_S, wait_until_async
 
 ALICE = "users/alice"

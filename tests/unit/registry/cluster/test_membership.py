@@ -27,7 +27,7 @@ from spark_kafkalite.registry.recovery import evidence_node
 from spark_kafkalite.registry.store import Delete, SessionExpired, SessionState, answer
 from spark_kafkalite.registry.znodes import BrokerRegistration, TopicAssignment
 from spark_kafkalite.slices import Slices
-from spark_kafkalite.testing.fake_registry import (
+from tests.lab.fake_registry import (
     FakeRegistry,
     FakeStore,
     Fault,

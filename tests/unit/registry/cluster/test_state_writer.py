@@ -43,8 +43,8 @@ from spark_kafkalite.registry.store import (
 from spark_kafkalite.registry.znodes import LeaderAndIsr
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.testing.manual_clock import ManualClock
-from spark_kafkalite.testing.manual_loop import ManualLoop
-from spark_kafkalite.testing.partition_states import partition_state
+from tests.lab.manual_loop import ManualLoop
+from tests.lab.partition_states import partition_state
 from tests.paths import PROJECT
 from tests.seeds import SEED, SOAK
 from tests.unit.broker.replication.led_partitions import TOPIC_ID, TreeStore, encoded

@@ -18,7 +18,7 @@ from spark_kafkalite.registry.controller.election import (
 )
 from spark_kafkalite.registry.report_nodes import OFFLINE, LogReport
 from spark_kafkalite.registry.znodes import MAX_EPOCH
-from spark_kafkalite.testing.partition_states import live_broker, partition_state
+from tests.lab.partition_states import live_broker, partition_state
 
 Named = dict[BrokerId, Incarnation]
 

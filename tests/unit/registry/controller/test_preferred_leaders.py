@@ -5,7 +5,7 @@ import pytest
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, PartitionState, TopicState
 from spark_kafkalite.registry.controller.preferred_leaders import out_of_balance
 from spark_kafkalite.slices import run_whole
-from spark_kafkalite.testing.partition_states import live_broker, partition_state
+from tests.lab.partition_states import live_broker, partition_state
 
 
 def cluster(*partitions: PartitionState, live: tuple[int, ...] = (1, 2, 3)) -> ClusterState:

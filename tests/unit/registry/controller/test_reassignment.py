@@ -12,7 +12,7 @@ from spark_kafkalite.model import BrokerId, ControllerEpoch, Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller import reassignment
 from spark_kafkalite.registry.controller.election import elect, needs_election, next_epoch
-from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
+from tests.lab.partition_states import incarnations_of, live_broker, partition_state
 from tests.seeds import SEED, SOAK
 
 EPOCH = ControllerEpoch(7)

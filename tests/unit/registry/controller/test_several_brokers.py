@@ -45,7 +45,7 @@ from spark_kafkalite.registry.store import (
     answer,
 )
 from spark_kafkalite.registry.znodes import BrokerRegistration, LeaderAndIsr, TopicAssignment
-from spark_kafkalite.testing.fake_registry import FakeRegistry, FakeStore, Fault, lose_answer
+from tests.lab.fake_registry import FakeRegistry, FakeStore, Fault, lose_answer
 from tests.seeds import SEED, SOAK
 from tests.unit.registry.virtual_time import follow, run
 

@@ -30,9 +30,9 @@ from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.log.truncation import truncate_fully, truncate_to
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.testing.batches import make_batch, make_stored_batch
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs
+from tests.lab.batches import make_batch, make_stored_batch
 
 TP = TopicPartition("t", 0)
 OUT_OF_RANGE, FENCED = 1, 74

@@ -11,7 +11,7 @@ import pytest
 from spark_kafkalite.broker.replication.rules.in_sync import HELD_S, InSyncReplicas, IsrChange
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
-from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
+from tests.lab.partition_states import incarnations_of, live_broker, partition_state
 
 LAG_S = 30.0
 

@@ -11,7 +11,7 @@ from spark_kafkalite.broker.replication.rules.leaving import (
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 from spark_kafkalite.registry.controller.election import elect
-from spark_kafkalite.testing.partition_states import incarnations_of, live_broker, partition_state
+from tests.lab.partition_states import incarnations_of, live_broker, partition_state
 
 LIVE = {each: live_broker(each) for each in (1, 2, 3)}
 ME = BrokerId(1)

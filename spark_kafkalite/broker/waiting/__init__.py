@@ -1,0 +1,1 @@
+"""Requests that wait: for records, for acknowledgements, for pages of the disk, and their deadlines."""

@@ -1,0 +1,1 @@
+"""The checkpoints of streaming queries: offsets, topic ids, commits, and moves by an operator."""

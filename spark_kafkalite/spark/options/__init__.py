@@ -1,0 +1,1 @@
+"""The options of format("kafkalite"), for the source and for the sink."""

@@ -1,0 +1,1 @@
+"""The source: offsets and ranges on the driver, records in the tasks."""

@@ -1,0 +1,275 @@
+"""Offsets and ranges: their JSON, the rate limit, the split into tasks, and what counts as data loss. Pure arithmetic.
+
+Offsets map a topic-partition to the *next* offset to read. Ranges include ``start_offset`` and exclude ``end_offset``.
+
+The JSON is that of Spark's own Kafka source, ``{"topic":{"0":9}}``, with keys sorted, because the engine compares
+offsets as text. The end offset of a query's first batch also carries the resolved initial offsets,
+``{"$initial":{"topic":{"0":5}},"topic":{"0":9}}``: the engine asks for the initial offset again when a first batch is
+repeated after a failure, and "latest" means something else by then. ``$`` is illegal in a topic's name.
+
+Sizes count offsets, not records: on compacted and transactional topics a range holds fewer records than its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
+from spark_kafkalite.spark.conditions import (
+    INVALID_OFFSET,
+    LOSS_ADDED_NOT_FROM_ZERO,
+    LOSS_INITIAL_NOT_FOUND,
+    LOSS_OFFSET_CHANGED,
+    LOSS_PARTITIONS_DELETED,
+    SparkConditionError,
+)
+from spark_kafkalite.spark.reading.data_loss import DataLoss, LossCause, gone_by_cause
+
+Offsets = dict[TopicPartition, int]
+
+INITIAL_KEY: Final = "$initial"
+_LONG_MAX: Final = 2**63 - 1
+# For how long a topic that was there must be unknown to the brokers before it counts as deleted: one that has just
+# started knows nothing at first.
+UNKNOWN_GRACE_S: Final = 10.0
+
+# A task of a Python source costs 60-70 ms before its first record, so ranges below this size share a task ...
+PACK_TARGET_OFFSETS: Final = 32_768
+# ... but not so that fewer tasks than this are left to run in parallel: few small ranges stay a task each.
+PACK_MIN_TASKS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """A piece of one partition's log to read: from ``start_offset`` until before ``end_offset``.
+
+    ``start_epoch`` is the leader epoch in which the log was seen to reach to ``start_offset``, -1 where it was not: a
+    log that has less of the epochs up to it was cut since.
+    """
+
+    topic_partition: TopicPartition
+    start_offset: int
+    end_offset: int
+    start_epoch: int = NO_LEADER_EPOCH
+
+    @property
+    def size(self) -> int:
+        """Offsets in the range; not above 0 when there is nothing to read."""
+        return self.end_offset - self.start_offset
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition}[{self.start_offset}, {self.end_offset})"
+
+
+# JSON ---------------------------------------------------------------------------------------------------------------
+
+
+def to_json(
+    offsets: Mapping[TopicPartition, int], initial: Mapping[TopicPartition, int] | None = None
+) -> dict[str, Any]:
+    """Return the offset that the engine stores, keys in sorted order; ``initial`` only for a query's first batch."""
+    stored: dict[str, Any] = {}
+    if initial is not None:
+        stored[INITIAL_KEY] = _nested(initial)
+    return {**stored, **_nested(offsets)}
+
+
+def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items(), key=lambda item: (item[0].topic, str(item[0].partition))):
+        nested.setdefault(topic, {})[str(partition)] = offset
+    return nested
+
+
+def from_json(stored: object) -> tuple[Offsets, Offsets | None]:
+    """Return (offsets, initial offsets or None) of what the engine stored.
+
+    Raises SparkConditionError when it is not of that form, as in the checkpoint of another source.
+    """
+    if not isinstance(stored, dict):
+        raise _not_ours(stored)
+    initial = stored.get(INITIAL_KEY)
+    return (
+        _flat({topic: of_topic for topic, of_topic in stored.items() if topic != INITIAL_KEY}),
+        None if initial is None else _flat(initial),
+    )
+
+
+def _flat(nested: object) -> Offsets:
+    if not isinstance(nested, dict):
+        raise _not_ours(nested)
+    flat: Offsets = {}
+    for topic, of_topic in nested.items():
+        if not isinstance(of_topic, dict):
+            raise _not_ours(nested)
+        for partition, offset in of_topic.items():
+            if not str(partition).isdecimal() or not isinstance(offset, int) or isinstance(offset, bool):
+                raise _not_ours(nested)
+            flat[TopicPartition(topic, int(partition))] = offset
+    return flat
+
+
+def _not_ours(stored: object) -> SparkConditionError:
+    return SparkConditionError(
+        INVALID_OFFSET,
+        f"offset={str(stored)[:300]}: not an offset of the Kafka or kafkalite source; the checkpoint belongs to "
+        "another source or was edited: use another checkpointLocation, or repair the file under offsets/",
+    )
+
+
+# Rate limits --------------------------------------------------------------------------------------------------------
+
+
+def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
+    """Return the end offsets of a batch of about ``limit`` offsets, shared out in proportion to what is waiting.
+
+    ``start`` covers every partition of ``end``. No partition that has anything is starved, so that the batch may pass
+    the limit by one offset for each tiny partition. Source: KafkaMicroBatchStream.rateLimit.
+    """
+    sizes = {tp: until - start[tp] for tp, until in end.items() if until > start[tp]}
+    total = sum(sizes.values())
+    if total < 1:
+        return dict(end)
+    limited_end: Offsets = {}
+    for tp, until in end.items():
+        if tp not in sizes:
+            limited_end[tp] = until
+            continue
+        # Whole numbers, where the JVM's doubles lose precision above 2^53.
+        share = max(1, limit * sizes[tp] // total)
+        limited_end[tp] = min(until, start[tp] + share, _LONG_MAX)
+    return limited_end
+
+
+def waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
+    """Return how many offsets lie between the two; a partition without a start counts from 0."""
+    return sum(until - start.get(tp, 0) for tp, until in end.items())
+
+
+# Ranges and tasks ---------------------------------------------------------------------------------------------------
+
+
+def ranges_between(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+    """Return the ranges that hold anything, in the order of their partitions. ``start`` covers every key of ``end``."""
+    ranges = [OffsetRange(tp, start[tp], until) for tp, until in sorted(end.items())]
+    return [each for each in ranges if each.size > 0]
+
+
+def split(
+    ranges: Sequence[OffsetRange], min_partitions: int | None, max_records_per_partition: int | None
+) -> list[OffsetRange]:
+    """Divide ranges as ``maxRecordsPerPartition``, then ``minPartitions`` ask. Source: KafkaOffsetRangeCalculator."""
+    pieces = [each for each in ranges if each.size > 0]
+    if max_records_per_partition is not None:
+        pieces = [part for each in pieces for part in _divided(each, -(-each.size // max_records_per_partition))]
+    if min_partitions is None or min_partitions <= len(pieces):
+        return pieces
+    total = sum(each.size for each in pieces)
+    whole = {each for each in pieces if _rounded(each.size * min_partitions, total) <= 1}
+    split_total = sum(each.size for each in pieces if each not in whole)
+    split_count = max(min_partitions - len(whole), 1)
+    return [
+        part
+        for each in pieces
+        for part in (
+            [each] if each in whole else _divided(each, max(_rounded(each.size * split_count, split_total), 1))
+        )
+    ]
+
+
+def _rounded(dividend: int, divisor: int) -> int:
+    """Return the quotient rounded half up, as Java's Math.round does."""
+    return (2 * dividend + divisor) // (2 * divisor)
+
+
+def _divided(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+    """Return the range in ``parts`` pieces; each takes its share of what is left, so that the remainder is spread."""
+    parts = max(1, min(parts, whole.size))
+    places, start = [], whole.start_offset
+    for index in range(parts):
+        start += (whole.end_offset - start) // (parts - index)
+        places.append(start)
+    return cut(whole, places)
+
+
+def cut(whole: OffsetRange, places: Iterable[int]) -> list[OffsetRange]:
+    """Return the range in pieces that end at these offsets, and at its own end; empty ones are left out."""
+    pieces, start = [], whole.start_offset
+    for end in (*sorted(places), whole.end_offset):
+        if start < end <= whole.end_offset:
+            start_epoch = whole.start_epoch if start == whole.start_offset else NO_LEADER_EPOCH
+            pieces.append(OffsetRange(whole.topic_partition, start, end, start_epoch))
+            start = end
+    return pieces
+
+
+def packed(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
+    """Put small ranges together into tasks. Ranges of a task are in order; the result depends on nothing else.
+
+    Up to PACK_MIN_TASKS ranges are a task each. Above that, ranges below PACK_TARGET_OFFSETS share tasks of about that
+    size, of which PACK_MIN_TASKS at least remain.
+    """
+    if len(ranges) <= PACK_MIN_TASKS:
+        return [[each] for each in ranges]
+    large = [[each] for each in ranges if each.size >= PACK_TARGET_OFFSETS]
+    small = sorted((each for each in ranges if each.size < PACK_TARGET_OFFSETS), key=lambda each: -each.size)
+    if not small:
+        return large
+    wanted = max(PACK_MIN_TASKS - len(large), -(-sum(each.size for each in small) // PACK_TARGET_OFFSETS), 1)
+    tasks: list[list[OffsetRange]] = [[] for _ in range(min(wanted, len(small)))]
+    loads = [0] * len(tasks)
+    for each in small:  # largest first, each to the least loaded task
+        lightest = loads.index(min(loads))
+        tasks[lightest].append(each)
+        loads[lightest] += each.size
+    return large + [sorted(task, key=lambda each: (each.topic_partition, each.start_offset)) for task in tasks]
+
+
+# Data loss ----------------------------------------------------------------------------------------------------------
+
+
+def losses(
+    start: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+    earliest_of_new: Mapping[TopicPartition, int],
+) -> list[DataLoss]:
+    """Return what is lost between two offsets of a query: partitions gone, grown into the past, or going backwards.
+
+    ``earliest_of_new`` holds the first offset of those partitions of ``end`` that ``start`` does not have.
+    """
+    found: list[DataLoss] = []
+    missing = sorted(tp for tp in end if tp not in start and tp not in earliest_of_new)
+    if missing:
+        found.append(
+            DataLoss(
+                LOSS_INITIAL_NOT_FOUND,
+                LossCause.PARTITION_GONE,
+                f"no first offset was found for the new partitions {_named(missing)}",
+            )
+        )
+    late = sorted(tp for tp, offset in earliest_of_new.items() if tp in end and offset != 0)
+    if late:
+        shown = ", ".join(f"{tp} starts at {earliest_of_new[tp]}" for tp in late[:20])
+        skipped = sum(earliest_of_new[tp] for tp in late)
+        text = f"new partitions do not start at offset 0: {shown}; {skipped} offsets are skipped"
+        found.append(DataLoss(LOSS_ADDED_NOT_FROM_ZERO, LossCause.AGED_OUT, text))
+    for cause, gone in gone_by_cause(start, end):
+        found.append(DataLoss(LOSS_PARTITIONS_DELETED, cause, f"{_named(gone)} are gone; were they deleted?"))
+    backwards = sorted(tp for tp, offset in end.items() if tp in start and offset < start[tp])
+    if backwards:
+        shown = ", ".join(f"{tp} went from {start[tp]} to {end[tp]}" for tp in backwards[:20])
+        found.append(
+            DataLoss(
+                LOSS_OFFSET_CHANGED,
+                LossCause.END_WENT_BACK,
+                f"offsets went backwards: {shown}; was the topic deleted and created again?",
+            )
+        )
+    return found
+
+
+def _named(partitions: Iterable[TopicPartition]) -> str:
+    names = [str(tp) for tp in partitions]
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -1,0 +1,1 @@
+"""The sink: writers, the records that a broker rejects, and the checks before a write."""

@@ -1,0 +1,1 @@
+"""What an application sees of its queries: lag, warnings, last commits."""

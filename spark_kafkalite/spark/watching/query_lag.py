@@ -1,0 +1,196 @@
+"""The lag of streaming queries, in records and in seconds, as JSON and for Prometheus.
+
+Lag in records comes from a query's own reports. Lag in seconds is the age of the record that the query reads next. Only
+the log has it: one fetch of one batch for each partition that is behind, remembered until the query has moved on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from spark_kafkalite.client.consume.list_offsets import offsets_for
+from spark_kafkalite.client.consume.record_timestamps import record_timestamps
+from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.model import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
+from spark_kafkalite.spark.options.options import ReaderOptions
+from spark_kafkalite.spark.workers.connections import cluster_for, reading_config
+
+# How long a time that could not be read is not asked for again.
+_UNKNOWN_FOR_S: Final = 10.0
+# How long brokers may take to tell the times of all queries.
+ASK_TIMEOUT_MS: Final = 5_000
+
+# (query id, partition) of what is asked for.
+QueryPartition = tuple[str, TopicPartition]
+
+
+class QueryPartitionLag(NamedTuple):
+    """How far a query is behind in one partition, as of its last report.
+
+    ``offset`` is the next one that the query will read, ``end_offset`` the end of the log that its source saw.
+    ``seconds`` is the age of the record there, by its timestamp: 0 where nothing waits, None where it is not known.
+    """
+
+    query_id: str
+    query_name: str | None
+    group_id: str | None
+    topic: str
+    partition: int
+    offset: int
+    end_offset: int
+    seconds: float | None = None
+
+    @property
+    def lag(self) -> int:
+        """Offsets that are waiting."""
+        return max(0, self.end_offset - self.offset)
+
+
+def timestamps_of(
+    options: ReaderOptions, offsets: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Return the times of the records at or after these offsets, in ms; what cannot be read now is left out."""
+    try:
+        cluster = cluster_for(reading_config(options.client).client, options.client)
+        snapshot = cluster.refresh({tp.topic for tp in offsets}, deadline)
+        there = {tp: offset for tp, offset in offsets.items() if snapshot.leader(*tp) in snapshot.nodes}
+        return record_timestamps(cluster, there, deadline)
+    except KafkaliteError:
+        return {}
+
+
+def log_ends_of(
+    options: ReaderOptions, last_known: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Return the ends of these partitions' logs, for read_committed their last stable offsets.
+
+    A partition whose end cannot be had now has the last known one.
+    """
+    isolation = IsolationLevel.READ_COMMITTED if options.read_committed else IsolationLevel.READ_UNCOMMITTED
+    try:
+        cluster = cluster_for(reading_config(options.client).client, options.client)
+        snapshot = cluster.refresh({tp.topic for tp in last_known}, deadline)
+        wanted = {tp: LATEST_TIMESTAMP for tp in last_known if snapshot.leader(*tp) in snapshot.nodes}
+        answers = offsets_for(cluster, wanted, deadline, isolation=isolation, last_known=last_known)
+    except KafkaliteError:
+        return dict(last_known)
+    return {**last_known, **{tp: answer.offset for tp, answer in answers.items() if answer is not None}}
+
+
+class RecordTimes:
+    """The times of the records that queries read next. Not for several threads at once."""
+
+    def __init__(
+        self,
+        ask: Callable[
+            [ReaderOptions, Mapping[TopicPartition, int], Deadline], Mapping[TopicPartition, int]
+        ] = timestamps_of,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask = ask
+        self._now_s = now_s
+        # By query and partition: the offset, its record's time in ms or None, and when that was asked for.
+        self._known: dict[QueryPartition, tuple[int, int | None, float]] = {}
+
+    def look_up(self, wanted: Iterable[tuple[str, ReaderOptions, Mapping[TopicPartition, int]]]) -> None:
+        """Ask for times that are not known: of each query's sources, what they read next. Forgets all others."""
+        deadline = Deadline.after_ms(ASK_TIMEOUT_MS)
+        before, self._known = self._known, {}
+        for query_id, options, offsets in wanted:
+            missing = {}
+            for tp, offset in offsets.items():
+                known = before.get((query_id, tp))
+                if known is not None and known[0] == offset and not self._is_worth_asking(known):
+                    self._known[query_id, tp] = known
+                else:
+                    missing[tp] = offset
+            found = self._ask(options, missing, deadline) if missing and not deadline.passed() else {}
+            for tp, offset in missing.items():
+                timestamp = found.get(tp, -1)
+                self._known[query_id, tp] = (offset, timestamp if timestamp >= 0 else None, self._now_s())
+
+    def _is_worth_asking(self, known: tuple[int, int | None, float]) -> bool:
+        return known[1] is None and self._now_s() - known[2] >= _UNKNOWN_FOR_S
+
+    def aged(self, lag: QueryPartitionLag, now_ms: int) -> QueryPartitionLag:
+        """Return the lag with its seconds."""
+        if not lag.lag:
+            return lag._replace(seconds=0.0)
+        offset, timestamp, _ = self._known.get((lag.query_id, TopicPartition(lag.topic, lag.partition)), (-1, None, 0))
+        if offset != lag.offset or timestamp is None:
+            return lag
+        # A producer's clock may be ahead of ours.
+        return lag._replace(seconds=max(0, now_ms - timestamp) / 1000)
+
+
+def as_json(lags: Iterable[QueryPartitionLag]) -> str:
+    """Return ``{"queries": [...]}``: each query with the sum of its lag, its largest lag in seconds, its partitions."""
+    queries: dict[str, list[QueryPartitionLag]] = {}
+    for each in lags:
+        queries.setdefault(each.query_id, []).append(each)
+    return json.dumps(
+        {
+            "queries": [
+                {
+                    "query_id": query_id,
+                    "query": parts[0].query_name,
+                    "lag": sum(each.lag for each in parts),
+                    "lag_seconds": max((each.seconds for each in parts if each.seconds is not None), default=None),
+                    "partitions": [
+                        {
+                            "group_id": each.group_id,
+                            "topic": each.topic,
+                            "partition": each.partition,
+                            "offset": each.offset,
+                            "end_offset": each.end_offset,
+                            "lag": each.lag,
+                            "lag_seconds": each.seconds,
+                        }
+                        for each in parts
+                    ],
+                }
+                for query_id, parts in queries.items()
+            ]
+        }
+    )
+
+
+def as_prometheus(lags: Iterable[QueryPartitionLag]) -> str:
+    """Return the figures as gauges in Prometheus's text format; seconds that are not known are left out."""
+    lags = list(lags)
+    gauges: tuple[tuple[str, str, Callable[[QueryPartitionLag], float | None]], ...] = (
+        ("kafkalite_query_lag", "Offsets that a streaming query has not read yet.", lambda each: each.lag),
+        (
+            "kafkalite_query_lag_seconds",
+            "Age of the record that a streaming query reads next.",
+            lambda each: each.seconds,
+        ),
+        ("kafkalite_query_offset", "The next offset that a streaming query will read.", lambda each: each.offset),
+    )
+    lines = []
+    for name, text, value_of in gauges:
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+        for each in lags:
+            value = value_of(each)
+            if value is not None:
+                lines.append(f"{name}{{{_labels(each)}}} {value}")
+    return "\n".join(lines) + "\n"
+
+
+def _labels(each: QueryPartitionLag) -> str:
+    labels = {
+        "query": each.query_name or each.query_id,
+        "query_id": each.query_id,
+        "consumergroup": each.group_id or "",
+        "topic": each.topic,
+        "partition": str(each.partition),
+    }
+    return ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

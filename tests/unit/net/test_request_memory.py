@@ -1,0 +1,80 @@
+from spark_kafkalite.net.request_memory import FrameBuffers, RequestMemory
+
+
+class Reader:
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def memory_available(self) -> None:
+        self.woken += 1
+
+
+def test_reads_pause_at_the_limit_and_go_on_below_it() -> None:
+    memory = RequestMemory(100)
+    exempt, waiting = Reader(), Reader()
+    memory.take(99)
+    assert memory.may_read(waiting)
+    memory.take(1)
+    assert memory.may_read(exempt)
+    assert not memory.may_read(waiting)
+    memory.give_back(1)
+    assert waiting.woken == 1
+    assert memory.may_read(waiting)
+
+
+def test_one_connection_at_a_time_may_pass_the_limit() -> None:
+    memory = RequestMemory(10)
+    memory.take(10)
+    first, second, third = Reader(), Reader(), Reader()
+    assert [memory.may_read(reader) for reader in (first, second, third)] == [True, False, False]
+    memory.take(5)
+    assert memory.may_read(first)
+    memory.request_complete(first)
+    assert (second.woken, third.woken) == (1, 0)
+    assert memory.may_read(second)
+    assert not memory.may_read(first)
+    memory.forget(second)
+    assert third.woken == 1
+
+
+def test_a_closed_connection_is_not_woken() -> None:
+    memory = RequestMemory(10)
+    memory.take(10)
+    exempt, gone = Reader(), Reader()
+    assert memory.may_read(exempt)
+    assert not memory.may_read(gone)
+    memory.forget(gone)
+    memory.give_back(10)
+    assert gone.woken == 0
+
+
+def test_buffers_are_writable_and_of_the_asked_size() -> None:
+    buffers = FrameBuffers()
+    for size_bytes in (1, 40_000, 1_048_700, 5_000_000):
+        buffer = buffers.lend(size_bytes)
+        buffer[-1] = 7
+        assert (len(buffer), buffer[-1], buffer.readonly) == (size_bytes, 7, False)
+
+
+def test_the_memory_of_a_request_is_used_again_but_never_by_two_at_once() -> None:
+    buffers = FrameBuffers()
+    first, second = buffers.lend(1_000_000), buffers.lend(40_000)
+    first[:] = b"1" * len(first)
+    second[:] = b"2" * len(second)
+    assert bytes(first[:2]) == b"11"
+    memory = first.obj
+    buffers.take_back(first)
+    assert buffers.lend(500_000).obj is memory
+    assert buffers.lend(500_000).obj not in (memory, second.obj)
+
+
+def test_only_a_few_buffers_of_common_sizes_are_kept() -> None:
+    buffers = FrameBuffers()
+    many = [buffers.lend(1_000_000) for _ in range(20)]
+    for buffer in many:
+        buffers.take_back(buffer)
+    again = [buffers.lend(1_000_000) for _ in range(20)]
+    assert len({id(buffer.obj) for buffer in many} & {id(buffer.obj) for buffer in again}) == 4
+    large = buffers.lend(50_000_000)
+    buffers.take_back(large)
+    assert buffers.lend(50_000_000).obj is not large.obj
