@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from spark_kafkalite.log.segments.sending import Sending
@@ -173,6 +173,13 @@ class Outbox:
             else:
                 continue  # what nothing can be sent of would never leave
             pieces.append(part)
+
+    def put_framed(self, frames: Iterable[bytes]) -> None:
+        """Queue bytes that have their length in front already."""
+        for frame in frames:
+            self.pieces.append(frame)
+            self.unsent_bytes += len(frame)
+            self._put_bytes += len(frame)
 
     def watch(self, on_sent: OnSent) -> None:
         """Call back when all that has been put in until now is sent, or dropped."""

@@ -7,10 +7,6 @@ The acceptor closes a new connection at once if the partitions leave no descript
 clients must not prevent connections of other brokers. So if a listener is only for brokers, its connections do not
 count for ``max.connections`` and ``max.connections.per.ip`` (KIP-402 excludes that listener, too), and some descriptors
 are reserved for them.
-
-If file descriptors run out all the same, the listening socket stays readable, and the loop must not spin. Therefore the
-acceptor keeps one descriptor in reserve. When ``accept`` fails with EMFILE, it frees that descriptor, accepts the
-waiting connection, and closes it. So the client gets an error instead of waiting.
 """
 
 from __future__ import annotations
@@ -18,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 import select
 import socket
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from spark_kafkalite.addresses import address_text
 from spark_kafkalite.broker.authorization.authorizer import Authorizer, SessionRights
@@ -33,7 +29,6 @@ from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.quotas.connection_rates import UNLIMITED, ConnectionRates
-from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.settings.listener_settings import OF_ONE_LISTENER
 from spark_kafkalite.broker.settings.quota_settings import CONNECTION_RATE
@@ -41,6 +36,7 @@ from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.net.channel import Channel, PlainChannel
 from spark_kafkalite.net.descriptors import Descriptors
 from spark_kafkalite.net.event_loop import end_of_pass
+from spark_kafkalite.net.listening import ListeningSocket, bind
 from spark_kafkalite.net.outbox import ROOM_BYTES
 from spark_kafkalite.net.request_memory import RequestMemory
 from spark_kafkalite.security.cluster_secret import ClusterSecret
@@ -54,14 +50,9 @@ _SCRATCH_BYTES = 512 * 1024
 _SWEEP_INTERVAL_S = 1.0
 # Connections that are kept until they are closed.
 _MOST_HELD = 1000
-# Connections accepted in one pass of the loop.
-_ACCEPTS_PER_PASS = 64
 # Connections of clients that may be in their TLS handshake or authentication at a time. Each takes some 22 KiB, or a
 # request of sasl.server.max.receive.size.
 _MOST_HANDSHAKES = 1000
-# accept(2) also reports errors of the new connection.
-_TRANSIENT = (errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH)
-_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
@@ -113,7 +104,7 @@ class Acceptor:
         )
         self._config = config
         self._settings = settings
-        self._sockets: list[tuple[socket.socket, Listener]] = []
+        self._sockets: list[tuple[ListeningSocket, Listener]] = []
         # Connections with their peers' addresses; None at a listener that only brokers use.
         self._connections: dict[Connection, str | None] = {}
         # The number of clients' connections.
@@ -123,7 +114,6 @@ class Acceptor:
         self._shaking: dict[Connection, None] = {}
         # The number of connections accepted so far, by listener.
         self.accepted: Counter[str] = Counter()
-        self._spare: int | None = _open_spare()
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._quiet = QuietLog(logger)
 
@@ -131,28 +121,31 @@ class Acceptor:
 
     def bind(self) -> list[Listener]:
         """Bind every listener and return them with their ports, without accepting connections. Raises ConfigError."""
-        for listener in self._config.listeners:
-            bound = _bind(listener, self._config)
-            port = bound.getsockname()[1]
-            self._sockets.append((bound, listener.bound(port)))
+        for configured in self._config.listeners:
+            try:
+                bound = bind(configured.host, configured.port)
+            except OSError as error:
+                raise _not_listening(configured, error) from error
+            listener = configured.bound(bound.getsockname()[1])
+            accept, delay_s = partial(self._accepted, listener), partial(self._accept_delay_s, listener)
+            listening = ListeningSocket(self.loop, bound, accept, self._cannot_accept, delay_s)
+            self._sockets.append((listening, listener))
         return [listener for _, listener in self._sockets]
 
     def start(self, serve: Callable[[Connection, memoryview], None]) -> None:
         """Start to accept connections, and pass their requests to ``serve``. Raises ConfigError."""
         self.serve = serve
-        for bound, listener in self._sockets:
+        for listening, listener in self._sockets:
             try:
-                bound.listen(self._config["socket.listen.backlog.size"])
-            except OSError as error:  # another program's connection may have taken the bound port
+                listening.start(self._config["socket.listen.backlog.size"])
+            except OSError as error:
                 raise _not_listening(listener, error) from error
-            self.loop.add_reader(bound.fileno(), self._on_acceptable, bound, listener)
         self._sweep_timer = self.loop.call_later(_SWEEP_INTERVAL_S, self._sweep)
 
     def stop_accepting(self) -> None:
         """Close the listening sockets. Connections stay open."""
-        for bound, _ in self._sockets:
-            self.loop.remove_reader(bound.fileno())
-            bound.close()
+        for listening, _ in self._sockets:
+            listening.close()
         self._sockets.clear()
 
     def close(self) -> None:
@@ -166,9 +159,6 @@ class Acceptor:
         self._held.clear()
         for connection in list(self._connections):
             connection.close("the broker stops")
-        if self._spare is not None:
-            os.close(self._spare)
-            self._spare = None
 
     @property
     def has_work(self) -> bool:
@@ -184,38 +174,21 @@ class Acceptor:
 
     # Accepting ------------------------------------------------------------------------------------------------------
 
-    def _on_acceptable(self, bound: socket.socket, listener: Listener) -> None:
-        limits = self._creation_rates(listener)
-        for _ in range(_ACCEPTS_PER_PASS):
-            delay_s = max((self._rates.delay_s(*limit) for limit in limits), default=0.0)
-            if delay_s > 0:
-                self._quiet.log(
-                    logging.INFO,
-                    "rate",
-                    "listener %s accepts no connections for a moment: %s is used up",
-                    listener.name,
-                    CONNECTION_RATE,
-                )
-                self._pause_accepting(bound, listener, delay_s)
-                return
-            try:
-                connected, address = bound.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                if error.errno in _TRANSIENT:
-                    continue
-                if error.errno in _OUT_OF_DESCRIPTORS:
-                    self._quiet.log(logging.WARNING, "accept", "cannot accept a connection: %s", error.strerror)
-                    if not self._turn_away(bound):
-                        self._pause_accepting(bound, listener)
-                    return
-                self._quiet.log(logging.ERROR, "accept", "cannot accept a connection: %s", error.strerror)
-                self._pause_accepting(bound, listener)
-                return
-            if self._accepted(connected, address, listener):
-                for limit in limits:
-                    self._rates.accepted(*limit)
+    def _cannot_accept(self, level: int, error: OSError) -> None:
+        self._quiet.log(level, "accept", "cannot accept a connection: %s", error.strerror)
+
+    def _accept_delay_s(self, listener: Listener) -> float:
+        """Return for how long a listener may accept no connection."""
+        delay_s = max((self._rates.delay_s(*limit) for limit in self._creation_rates(listener)), default=0.0)
+        if delay_s > 0:
+            self._quiet.log(
+                logging.INFO,
+                "rate",
+                "listener %s accepts no connections for a moment: %s is used up",
+                listener.name,
+                CONNECTION_RATE,
+            )
+        return delay_s
 
     def _creation_rates(self, listener: Listener) -> list[tuple[str, float]]:
         """Return how many connections may be opened in a second: each limit that counts, with its name for
@@ -226,32 +199,6 @@ class Acceptor:
         if not self._inner_wire.serves_brokers_alone(listener):
             limits.append(("", values[CONNECTION_RATE]))
         return [limit for limit in limits if limit[1] < UNLIMITED]
-
-    def _turn_away(self, bound: socket.socket) -> bool:
-        """Use the reserved descriptor to accept and close one connection; return whether that was possible."""
-        if self._spare is None:
-            self._spare = _open_spare()
-            return False
-        os.close(self._spare)
-        self._spare = None
-        try:
-            connected, _ = bound.accept()
-            connected.close()
-        except OSError:
-            return False
-        finally:
-            self._spare = _open_spare()
-        return True
-
-    def _pause_accepting(self, bound: socket.socket, listener: Listener, seconds: float = 1.0) -> None:
-        """Try again in a second or so. Otherwise the loop would spin, because the socket stays readable."""
-        self.loop.remove_reader(bound.fileno())
-
-        def resume() -> None:
-            if any(bound is one for one, _ in self._sockets):
-                self.loop.add_reader(bound.fileno(), self._on_acceptable, bound, listener)
-
-        self.loop.call_later(seconds, resume)
 
     def _hold(self, connected: socket.socket, host: str, seconds: float) -> None:
         """Keep a connection unread for some time, then close it, so that its client does not try again at once."""
@@ -268,7 +215,12 @@ class Acceptor:
 
         self._held[connected] = self.loop.call_later(seconds, close)
 
-    def _accepted(self, connected: socket.socket, address: tuple[str, int], listener: Listener) -> bool:
+    def _accepted(self, listener: Listener, connected: socket.socket, address: tuple[str, int]) -> None:
+        if self._serves(listener, connected, address):
+            for limit in self._creation_rates(listener):
+                self._rates.accepted(*limit)
+
+    def _serves(self, listener: Listener, connected: socket.socket, address: tuple[str, int]) -> bool:
         """Begin to serve a connection, or close it; return whether it counts for the rates."""
         host = address[0]
         is_for_brokers = self._inner_wire.serves_brokers_alone(listener)
@@ -371,37 +323,11 @@ class Acceptor:
                 connection.close("closed by the peer")
 
 
-def _bind(listener: Listener, config: BrokerConfig) -> socket.socket:
-    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    bound: socket.socket | None = None
-    try:
-        found = socket.getaddrinfo(
-            listener.host or None, listener.port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        bound = socket.socket(found[0][0], socket.SOCK_STREAM)
-        # So that a killed broker can start on the same port at once.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setblocking(False)
-        bound.bind(found[0][4])
-    except OSError as error:
-        if bound is not None:
-            bound.close()
-        raise _not_listening(listener, error) from error
-    return bound
-
-
 def _not_listening(listener: Listener, error: OSError) -> ConfigError:
     where = f"{listener.name}://{address_text(listener.host, listener.port)}"
     is_taken = error.errno == errno.EADDRINUSE
     hint = "; is another broker running? Stop it, or name another port in listeners" if is_taken else ""
     return ConfigError(f"cannot listen on {where}: {error.strerror}{hint}")
-
-
-def _open_spare() -> int | None:
-    try:
-        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
 
 
 def _has_gone(descriptor: int, *, may_have_sent: bool) -> bool:

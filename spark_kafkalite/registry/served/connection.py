@@ -26,10 +26,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from spark_kafkalite.errors import FrameError
+from spark_kafkalite.net.channel import Channel
+from spark_kafkalite.net.outbox import Outbox
+from spark_kafkalite.net.readiness import Readiness
 from spark_kafkalite.registry.served import jute
 from spark_kafkalite.registry.served.requests import Answer, Requester, Run
 from spark_kafkalite.registry.served.sessions import ServedSession
@@ -50,7 +53,8 @@ HELLO_S: Final = 5.0
 STALLED_S: Final = 5.0
 
 _WORD_BYTES: Final = 4
-_WRITE_BUFFER_BYTES: Final = 256 * 1024
+# With more than this unsent, nothing more is taken until all of it has left.
+_MAX_UNSENT_TO_TAKE_BYTES: Final = 256 * 1024
 # Postponed requests that are tried again together: few of them, as most are postponed again.
 _AGAIN_AT_ONCE: Final = 32
 
@@ -71,12 +75,23 @@ class ConnectionOwner(Protocol):
     """What a connection asks of the server around it; see ``server.TreeServer``."""
 
     @property
-    def has_room_for_answers(self) -> bool:
-        """Whether all connections together hold few enough answers."""
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that serves."""
         ...
 
-    def connection_made(self, connection: TreeConnection) -> None:
-        """Take a connection on."""
+    @property
+    def scratch(self) -> memoryview:
+        """Where a connection receives bytes, before it keeps them."""
+        ...
+
+    @property
+    def room(self) -> memoryview:
+        """Where a connection gathers what it sends; see ``net.outbox``."""
+        ...
+
+    @property
+    def has_room_for_answers(self) -> bool:
+        """Whether all connections together hold few enough answers."""
         ...
 
     def connection_lost(self, connection: TreeConnection) -> None:
@@ -112,13 +127,15 @@ class ConnectionOwner(Protocol):
         ...
 
 
-class TreeConnection(asyncio.Protocol):
+class TreeConnection:
     """One client's connection. Used in the server's loop, unless a method names another thread."""
 
-    def __init__(self, server: ConnectionOwner) -> None:
+    def __init__(self, server: ConnectionOwner, channel: Channel, peer: str) -> None:
+        """Take over ``channel`` and begin to read. ``peer`` is its address, for the log."""
         self._server = server
-        self.transport: asyncio.Transport
-        self.peer = "?"
+        self._channel = channel
+        self._outbox = Outbox(channel, server.room)
+        self.peer = peer
         self.session: ServedSession | None = None
         # Between the client's hello and the session there is nothing else to do.
         self.opening = False
@@ -139,11 +156,11 @@ class TreeConnection(asyncio.Protocol):
         self.dropped = False
         # The largest zxid that the client knows of.
         self.last_zxid = 0
-        # Bytes of answers: made (writer thread), handed to the transport, and of these sent.
+        # Bytes of answers: made (writer thread), handed to the outbox, and of these sent.
         self.made_bytes = 0
         self._handed_bytes = 0
         self.sent_bytes = 0
-        # What the transport had left to send when that last changed, and when that was.
+        # What was left to send when that last changed, and when that was.
         self._left_bytes = 0
         self._left_since_s = self.began_s
         # Set in the writer thread, taken back here when nothing of this connection is there any more.
@@ -153,10 +170,12 @@ class TreeConnection(asyncio.Protocol):
         self._returned: deque[Request] = deque()
         # Whether the server knows that frames may have to be taken.
         self.in_turn = False
-        # Events made (writer thread) and handed to the transport; whether they became too many.
+        # Events made (writer thread) and handed to the outbox; whether they became too many.
         self.event_bytes = 0
         self.told_bytes = 0
         self.overrun = False
+        # Last, because it may call back from now on.
+        self._readiness = Readiness(server.loop, channel, self._receive, self._send_more)
 
     def __repr__(self) -> str:
         session = f"session {self.session.session_id}" if self.session else "no session"
@@ -188,7 +207,7 @@ class TreeConnection(asyncio.Protocol):
 
     def stalled(self, now_s: float) -> bool:
         """Whether the client has taken none of its waiting answers for long. To be asked regularly."""
-        left_bytes = 0 if self.closed else self.transport.get_write_buffer_size()
+        left_bytes = 0 if self.closed else self._outbox.unsent_bytes
         if left_bytes != self._left_bytes or not left_bytes:
             self._left_bytes, self._left_since_s = left_bytes, now_s
         return now_s > self._left_since_s + STALLED_S
@@ -198,41 +217,61 @@ class TreeConnection(asyncio.Protocol):
         """Whether it is the registry's turn: a client that waits for that is not silent."""
         return self.in_flight > len(self.postponed) + len(self._returned)
 
-    # asyncio ----------------------------------------------------------------------------------------------------------
+    # The channel ------------------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
-        address = transport.get_extra_info("peername")
-        self.peer = f"{address[0]}:{address[1]}" if address else "?"
-        self._server.connection_made(self)
-
-    def data_received(self, data: bytes) -> None:
-        if self.closed or self._ending:
+    def _receive(self) -> None:
+        scratch = self._server.scratch
+        try:
+            count = self._channel.recv_into(scratch)
+        except OSError as error:
+            self.close(f"it is gone: {error.strerror}")
             return
-        self._received.feed(data)
-        self._server.advance_soon(self)
-        self._read_or_not()
-        self._count()
+        if count is None:
+            return
+        if count == 0:
+            self._peer_ended()
+        elif not self._ending:
+            self._received.feed(scratch[:count])
+            self._server.advance_soon(self)
+            self._read_or_not()
+            self._count()
 
-    def eof_received(self) -> bool:
-        return False
+    def _peer_ended(self) -> None:
+        """Close when everything has been sent: a peer that sends nothing more may still read."""
+        if self._outbox.pieces:
+            self.end()
+        else:
+            self.close("closed by the peer")
 
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self.closed:
-            self.closed = True
-            self._forget()
-            self._server.connection_lost(self)
+    def _put(self, frames: Iterable[bytes]) -> bool:
+        """Send frames behind those that wait already; return whether the connection is still open."""
+        self._outbox.put_framed(frames)
+        if not self._readiness.writing:
+            self._flush()
+        if self._outbox.unsent_bytes > _MAX_UNSENT_TO_TAKE_BYTES:
+            self._writable = False
+        return not self.closed
 
-    def pause_writing(self) -> None:
-        self._writable = False
+    def _flush(self) -> bool:
+        """Send what the socket takes; return whether that was all."""
+        try:
+            is_empty = self._outbox.flush()
+        except OSError as error:
+            self.close(f"it is gone: {error.strerror}")
+            return False
+        self._readiness.set_writing(not is_empty)
+        return is_empty
 
-    def resume_writing(self) -> None:
-        self._writable = True
-        self.sent_bytes = self._handed_bytes
-        self.retry_postponed()
-        self._server.advance_soon(self)
+    def _send_more(self) -> None:
+        if not self._flush():
+            return
+        if self._ending:
+            self.close("it was ended")
+        elif not self._writable:
+            self._writable = True
+            self.sent_bytes = self._handed_bytes
+            self.retry_postponed()
+            self._server.advance_soon(self)
 
     # In ---------------------------------------------------------------------------------------------------------------
 
@@ -275,16 +314,13 @@ class TreeConnection(asyncio.Protocol):
         )
 
     def _read_or_not(self) -> None:
-        if self.closed or self._ending or self.transport.is_closing():
+        if self.closed or self._ending:
             return
         # While a session is opened, too: a client that gives up is to be noticed.
         reading = (self.opening or self._may_take()) and len(self._received) <= MAX_UNTAKEN_BYTES
         if reading != self._reading:
             self._reading = reading
-            if reading:
-                self.transport.resume_reading()
-            else:
-                self.transport.pause_reading()
+            self._readiness.set_reading(reading)
 
     def begin(self, request: Request) -> None:
         """Count a request that is handed to the registry."""
@@ -328,15 +364,16 @@ class TreeConnection(asyncio.Protocol):
         if self.closed:
             self.sent_bytes = self._handed_bytes
             return
-        if frames:
-            self.transport.writelines(frames)
-        if self._writable:
+        is_open = self._ending or self._put(frames)
+        if not is_open or self._writable:
             self.sent_bytes = self._handed_bytes
-        elif self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+        elif self._outbox.unsent_bytes > MAX_UNSENT_BYTES:
+            is_open = False
             self.close("it does not read its events")
-            return
         else:
-            self.sent_bytes = max(self.sent_bytes, self._handed_bytes - self.transport.get_write_buffer_size())
+            self.sent_bytes = max(self.sent_bytes, self._handed_bytes - self._outbox.unsent_bytes)
+        if not is_open:
+            return
         self.retry_postponed()
         if self._received or not self._reading:
             self._server.advance_soon(self)
@@ -356,8 +393,8 @@ class TreeConnection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Send something that has no request under way."""
-        if not self.closed:
-            self.transport.write(data)
+        if not self.closed and not self._ending:
+            self._put((data,))
 
     def end(self) -> None:
         """Take nothing more, and close when everything has been sent."""
@@ -365,8 +402,11 @@ class TreeConnection(asyncio.Protocol):
         self._received.clear()
         self._count()
         self.began_s = time.monotonic()
-        if not self.closed:
-            self.transport.close()
+        if self.closed:
+            return
+        self._readiness.set_reading(False)
+        if not self._outbox.pieces:
+            self.close("it was ended")
 
     def close(self, reason: str) -> None:
         """Close at once."""
@@ -375,7 +415,9 @@ class TreeConnection(asyncio.Protocol):
         self._server.log_closed(self, reason)
         self.closed = True
         self._forget()
-        self.transport.abort()
+        self._readiness.close()
+        self._outbox.clear()
+        self._channel.close()
         self._server.connection_lost(self)
 
     def drop_requests(self, reason: str) -> None:

@@ -25,10 +25,8 @@ keep no broker out.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hmac
 import logging
-import os
 import socket
 import threading
 import time
@@ -38,6 +36,9 @@ from concurrent.futures import Future
 from typing import Final
 
 from spark_kafkalite.errors import FrameError, RegistryError
+from spark_kafkalite.net.channel import PlainChannel
+from spark_kafkalite.net.listening import ListeningSocket, bind
+from spark_kafkalite.net.outbox import ROOM_BYTES
 from spark_kafkalite.registry import store
 from spark_kafkalite.registry.served import four_letter_words, jute, requests
 from spark_kafkalite.registry.served.answer_queue import AnswerQueue
@@ -69,6 +70,8 @@ _TICK_S: Final = 0.1
 # Sessions that end in one tick; the others end in the next ones.
 _EXPIRED_AT_ONCE: Final = 200
 _RETRY_EXPIRY_S: Final = 1.0
+_COMPLAINT_S: Final = 10.0
+_SCRATCH_BYTES: Final = 256 * 1024
 _START_TIMEOUT_S: Final = 30.0
 _PING_XID: Final = -2
 _AUTH_XID: Final = -4
@@ -121,6 +124,10 @@ class TreeServer:
         self._taking = False
         self._slices: Slices
         self._received = 0
+        self._complained_s = -_COMPLAINT_S
+        # All connections receive into the one, and gather what they send in the other.
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self.room = memoryview(bytearray(ROOM_BYTES))
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -138,13 +145,7 @@ class TreeServer:
             daemon=True,
         )
         self._thread.start()
-        try:
-            return started.result(_START_TIMEOUT_S)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                # asyncio's own text names the address, which callers do, too.
-                raise OSError(error.errno, os.strerror(error.errno)) from error
-            raise
+        return started.result(_START_TIMEOUT_S)
 
     def close(self) -> None:
         """Stop listening and close all connections; their sessions go on until the registry is closed. Idempotent."""
@@ -164,27 +165,20 @@ class TreeServer:
         for session_id, kept in self.registry.kept_sessions.items():
             self._sessions.add(session_id, kept.timeout_ms, kept.password, now_s, is_new=False)
         try:
-            # asyncio accepts as many as the backlog in one go, before any of them is counted here.
-            listener = await self._loop.create_server(
-                lambda: TreeConnection(self), host, port, backlog=min(_BACKLOG, self._max_connections)
-            )
-            for each in listener.sockets:
-                with socket.socket(fileno=os.dup(each.fileno())) as again:
-                    again.listen(_BACKLOG)
+            listening = ListeningSocket(self._loop, bind(host, port), self._accepted, self._cannot_accept)
+            listening.start(_BACKLOG)
         except OSError as error:
             self._thread = None
             self.registry.after_answers.remove(self._outbox.send_soon)
             started.set_exception(error)
             return
         ticking = self._loop.create_task(self._tick())
-        started.set_result(listener.sockets[0].getsockname()[1])
+        started.set_result(listening.port)
         await self._stopping.wait()
         ticking.cancel()
-        listener.close()
+        listening.close()
         for connection in list(self._connections):
             connection.close("the server stops")
-        # Once more around, for the transports.
-        await asyncio.sleep(0)
 
     async def _tick(self) -> None:
         while True:
@@ -208,14 +202,27 @@ class TreeServer:
 
     # Connections ------------------------------------------------------------------------------------------------------
 
-    def connection_made(self, connection: TreeConnection) -> None:
-        self._connections.add(connection)
-        # The one that has just come is among them.
-        if len(self._connections) > self._max_connections:
+    def _accepted(self, connected: socket.socket, address: tuple[str, int]) -> None:
+        peer = f"{address[0]}:{address[1]}"
+        if len(self._connections) >= self._max_connections:
             self._connection_limit.refused(self._max_connections)
-            connection.close(f"there are {self._max_connections} connections already")
-        else:
-            self._connection_limit.note(len(self._connections))
+            connected.close()
+            return
+        try:
+            channel = PlainChannel(connected)
+        except OSError as error:
+            # The peer may have closed the connection already.
+            connected.close()
+            _LOG.debug("registry connection of %s lost at once: %s", peer, error.strerror)
+            return
+        self._connections.add(TreeConnection(self, channel, peer))
+        self._connection_limit.note(len(self._connections))
+
+    def _cannot_accept(self, level: int, error: OSError) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._complained_s + _COMPLAINT_S:
+            self._complained_s = now_s
+            _LOG.log(level, "the registry cannot accept a connection: %s", error.strerror)
 
     def connection_lost(self, connection: TreeConnection) -> None:
         """Forget a connection, and what belonged to it."""
