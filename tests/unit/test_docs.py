@@ -21,6 +21,7 @@ from tests.paths import PROJECT
 
 PACKAGE = PROJECT / "spark_kafkalite"
 ARCHITECTURE = PROJECT / "docs" / "architecture.md"
+ARCHITECTURE_PAGES = (ARCHITECTURE, PROJECT / "docs" / "architecture_jobs.md")
 PARITY = PROJECT / "docs" / "spark_parity.md"
 README = PROJECT / "README.md"
 CONTRIBUTING = PROJECT / "CONTRIBUTING.md"
@@ -127,13 +128,14 @@ def test_the_check_of_names_can_fail() -> None:
 
 
 def test_architecture_names_files_and_functions_that_exist() -> None:
-    spans = code_spans(ARCHITECTURE)
+    spans = [span for page in ARCHITECTURE_PAGES for span in code_spans(page)]
     assert sum(":" in span and ".py" in span for span in spans) > 100
     assert [problem for span in spans if (problem := problem_with(span))] == []
 
 
 def test_architecture_names_methods_that_exist() -> None:
-    named = [span.split(".") for span in code_spans(ARCHITECTURE) if re.fullmatch(r"_?[A-Z]\w+\.[a-z_]\w*", span)]
+    spans = [span for page in ARCHITECTURE_PAGES for span in code_spans(page)]
+    named = [span.split(".") for span in spans if re.fullmatch(r"_?[A-Z]\w+\.[a-z_]\w*", span)]
     assert len(named) > 20
     missing = [f"{name}.{member}" for name, member in named if member not in classes().get(name, set())]
     assert missing == []
