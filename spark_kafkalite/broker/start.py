@@ -194,8 +194,8 @@ class BrokerStart:
     make_io = IoThreads
     make_peers = Peers
     make_slices = Slices
-    # The simulator has no clients that authenticate, and its recorded schedules know no reads of users.
-    follows_users = True
+    # The simulator has no clients that authenticate; its recorded schedules know no reads of users and ACLs.
+    follows_users_and_acls = True
     read_boot_id = staticmethod(boot_id)
 
     def __init__(
@@ -384,7 +384,7 @@ class BrokerStart:
             partial(
                 RegistrySession,
                 view=ground.view,
-                entities=ground.entities if self.follows_users else None,
+                entities=ground.entities if self.follows_users_and_acls else None,
                 acls=_follower(ground.authorizer),
                 broker_id=BrokerId(config.broker_id),
                 clock=self._clock,
@@ -420,9 +420,9 @@ class BrokerStart:
             )
         storage.evidence.check_unclaimed(ground.view.state)
         storage.logs.claim(config.broker_id, ground.view.state.cluster_id)
-        if self.follows_users:
+        if self.follows_users_and_acls:
             await users.start()
-        if ground.authorizer is None and await has_acls(membership.session.store):
+        if self.follows_users_and_acls and ground.authorizer is None and await has_acls(membership.session.store):
             logger.warning(
                 "this broker does not obey the ACLs in the registry, and its clients may do everything: set "
                 "authorizer.class.name as on the other brokers"

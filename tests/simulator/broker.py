@@ -274,7 +274,7 @@ class _Start(BrokerStart):
     membership: ClusterMembership
     # Where it writes by the clock, once it serves.
     recovery_answer: RecoveryAnswer | None = None
-    follows_users = False
+    follows_users_and_acls = False
 
     def make_io(self, loop: Any, count: int) -> Any:  # type: ignore[override]
         return _Threads(self.owner.owner, loop)
