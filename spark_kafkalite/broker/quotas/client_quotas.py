@@ -88,7 +88,7 @@ class ClientQuotas:
         self._now_s = now_s
         self._windows = windows
         self._limits = limits
-        self._clients: dict[tuple[str, str | None], ClientQuota | None] = {}
+        self._clients: dict[tuple[str, str], ClientQuota | None] = {}
         self._allowances: dict[tuple[str, str, str], Allowance] = {}
 
     def __len__(self) -> int:
@@ -104,11 +104,11 @@ class ClientQuotas:
         """Return what limits a client, None if nothing does."""
         if session.broker_id is not None:
             return None
-        key = session.principal, client_id
+        name = client_id or ""
         try:
-            return self._clients[key]
+            return self._clients[session.principal, name]
         except KeyError:
-            return self._find(session.principal, client_id or "")
+            return self._find(session.principal, name)
 
     def _find(self, principal: str, client_id: str) -> ClientQuota | None:
         user, short_id = principal.removeprefix(_PRINCIPAL_PREFIX), _short(client_id)
