@@ -57,8 +57,8 @@ class RegistrySession:
         entities: EntityConfigs | None = None,
         acls: AclFollower | None = None,
     ) -> None:
-        """``unclean_election``, ``recovery``, ``min_insync`` and ``balance`` as the ``Controller`` takes them;
-        ``on_answer`` is called after each answer that proves the session alive, None when that is not needed;
+        """``unclean_election``, ``recovery``, ``min_insync`` and ``balance`` as the ``Controller`` takes them.
+        ``on_answer`` is called after each answer that proves the session alive, None when that is not needed.
         ``entities`` are the settings of users and clients, and ``acls`` gets the ACLs; both outlive the session."""
         self.store = store
         self.watcher = ClusterWatcher(store, view, slices=slices)
