@@ -4,7 +4,7 @@ Owns the numbers and names of Kafka's ACLs, one ACL as a value, filters over the
 The broker decides by them (``broker.authorization``); the registry stores them (``registry.acl_nodes``).
 
 Numbers are those of the protocol, names those of Kafka's tools and registry nodes.
-Source: org.apache.kafka.common.acl, org.apache.kafka.common.resource, kafka.security.authorizer.AclEntry.
+Source: org.apache.kafka.common.acl, org.apache.kafka.common.resource, kafka.security.authorizer.AccessControlEntry.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Resource(NamedTuple):
     name: str
 
 
-class AclEntry(NamedTuple):
+class AccessControlEntry(NamedTuple):
     """What an ACL allows or denies on its resource."""
 
     principal: str
@@ -142,7 +142,7 @@ class Acl(NamedTuple):
     """One ACL."""
 
     resource: Resource
-    entry: AclEntry
+    entry: AccessControlEntry
 
     def __str__(self) -> str:
         (resource_type, pattern_type, name), (principal, host, operation, permission) = self
@@ -176,7 +176,7 @@ class AclFilter(NamedTuple):
             return self.name.startswith(resource.name)
         return resource.name == WILDCARD
 
-    def matches_entry(self, entry: AclEntry) -> bool:
+    def matches_entry(self, entry: AccessControlEntry) -> bool:
         """Whether an ACL with this entry is meant. Source: AccessControlEntryFilter.matches."""
         return (
             (self.principal is None or self.principal == entry.principal)

@@ -13,8 +13,8 @@ from spark_kafkalite.acls import (
     CLUSTER_NAME,
     MATCH,
     WILDCARD,
+    AccessControlEntry,
     Acl,
-    AclEntry,
     AclFilter,
     Operation,
     PatternType,
@@ -182,7 +182,7 @@ class _ChosenAcls:
             resource_pattern = PatternType.LITERAL if resource_type is ResourceType.CLUSTER else pattern
             for operation in self.operations_on(resource_type, filters=False):
                 for principal, host, permission in principals:
-                    entry = AclEntry(principal, host, Operation(operation), permission)
+                    entry = AccessControlEntry(principal, host, Operation(operation), permission)
                     acl = Acl(Resource(resource_type, resource_pattern, name), entry)
                     problem = problem_of(acl)
                     if problem is not None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from itertools import product
 
-from spark_kafkalite.acls import AclEntry, PatternType, Resource, ResourceType
+from spark_kafkalite.acls import AccessControlEntry, PatternType, Resource, ResourceType
 from spark_kafkalite.registry import acl_nodes
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
@@ -30,7 +30,7 @@ from spark_kafkalite.registry.store import (
 
 _LOG = logging.getLogger(__name__)
 
-Entries = frozenset[AclEntry]
+Entries = frozenset[AccessControlEntry]
 
 
 async def make_base_nodes(store: Store) -> None:

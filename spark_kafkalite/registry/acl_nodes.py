@@ -13,7 +13,7 @@ TYPE is Topic, Group, Cluster, TransactionalId, DelegationToken or User. A node 
 are private where the session has authenticated (``zookeeper.digest``): only that identity reads them.
 
 A payload that cannot be read raises MalformedNode naming the path.
-Source: kafka.zk.ZkAclStore, kafka.security.authorizer.AclEntry of Apache Kafka 3.9.
+Source: kafka.zk.ZkAclStore, kafka.security.authorizer.AccessControlEntry of Apache Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from spark_kafkalite.acls import AclEntry, Operation, PatternType, PermissionType, Resource, ResourceType
+from spark_kafkalite.acls import AccessControlEntry, Operation, PatternType, PermissionType, Resource, ResourceType
 from spark_kafkalite.registry.node_json import (
     MalformedNode,
     array,
@@ -71,7 +71,7 @@ def is_private(path: str) -> bool:
     return path.startswith((LITERAL_ACLS, EXTENDED_ACLS))
 
 
-def encode_acls(entries: Collection[AclEntry]) -> bytes:
+def encode_acls(entries: Collection[AccessControlEntry]) -> bytes:
     """Return the data of the node of a resource."""
     acls = [
         {
@@ -85,12 +85,12 @@ def encode_acls(entries: Collection[AclEntry]) -> bytes:
     return encode_object({"version": _VERSION, "acls": acls})
 
 
-def decode_acls(path: str, data: bytes) -> frozenset[AclEntry]:
+def decode_acls(path: str, data: bytes) -> frozenset[AccessControlEntry]:
     """Return the entries of a node. Raises MalformedNode."""
     fields = decode_object(path, data)
     with reading(path, data):
         return frozenset(
-            AclEntry(
+            AccessControlEntry(
                 text(acl["principal"]),
                 text(acl["host"]),
                 Operation(Operation.of_title(text(acl["operation"]))),

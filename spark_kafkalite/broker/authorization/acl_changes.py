@@ -13,8 +13,8 @@ from typing import Final
 from spark_kafkalite.acls import (
     ANY,
     MATCH,
+    AccessControlEntry,
     Acl,
-    AclEntry,
     AclFilter,
     Operation,
     PatternType,
@@ -46,7 +46,7 @@ class AclChanges:
         self._slices = slices
         self._store = store
 
-    def matching(self, wanted: AclFilter) -> Work[list[tuple[Resource, list[AclEntry]]]]:
+    def matching(self, wanted: AclFilter) -> Work[list[tuple[Resource, list[AccessControlEntry]]]]:
         """Return the ACLs that a filter means, by resource, as this broker knows them."""
         found = []
         for number, (resource, entries) in enumerate(list(self._authorizer.acls.resources())):
@@ -83,8 +83,8 @@ class AclChanges:
         self, filters: Sequence[AclFilter | KafkaError]
     ) -> list[list[tuple[Acl, KafkaError | None]] | KafkaError]:
         """Delete the ACLs that filters mean; return those of each filter, with the error of each that stays."""
-        by_filter: list[list[tuple[Resource, list[AclEntry]]] | KafkaError] = []
-        gone: dict[Resource, set[AclEntry]] = {}
+        by_filter: list[list[tuple[Resource, list[AccessControlEntry]]] | KafkaError] = []
+        gone: dict[Resource, set[AccessControlEntry]] = {}
         for wanted in filters:
             if isinstance(wanted, KafkaError):
                 by_filter.append(wanted)
@@ -113,7 +113,9 @@ class AclChanges:
         for first in range(0, len(resources), _AT_ONCE):
             await asyncio.gather(*(work(each) for each in resources[first : first + _AT_ONCE]))
 
-    async def _alter(self, resource: Resource, change: Callable[[frozenset[AclEntry]], frozenset[AclEntry]]) -> None:
+    async def _alter(
+        self, resource: Resource, change: Callable[[frozenset[AccessControlEntry]], frozenset[AccessControlEntry]]
+    ) -> None:
         """Raises InvalidRequest (42) for a name that the registry refuses, RequestTimedOut (7) when it fails."""
         try:
             _, new = await alter_acls(self._store(), resource, change)
@@ -158,7 +160,7 @@ def acl_of(
     try:
         acl = Acl(
             Resource(ResourceType(resource_type), PatternType(pattern_type), name),
-            AclEntry(principal, host, Operation(operation), PermissionType(permission)),
+            AccessControlEntry(principal, host, Operation(operation), PermissionType(permission)),
         )
     except ValueError as error:
         raise InvalidRequest(

@@ -26,8 +26,8 @@ from spark_kafkalite.acls import (
     EVERYONE,
     IMPLIED_BY,
     WILDCARD,
+    AccessControlEntry,
     Acl,
-    AclEntry,
     Operation,
     PatternType,
     PermissionType,
@@ -35,7 +35,7 @@ from spark_kafkalite.acls import (
     ResourceType,
 )
 
-_NOTHING: Mapping[str, tuple[AclEntry, ...]] = {}
+_NOTHING: Mapping[str, tuple[AccessControlEntry, ...]] = {}
 
 
 class AclVerdict(NamedTuple):
@@ -71,13 +71,15 @@ class _Rules(NamedTuple):
     """The ACLs of one resource, by principal; ``denies`` and ``allows`` have hosts in their one form."""
 
     resource: Resource
-    entries: frozenset[AclEntry]
-    denies: Mapping[str, tuple[AclEntry, ...]]
-    allows: Mapping[str, tuple[AclEntry, ...]]
+    entries: frozenset[AccessControlEntry]
+    denies: Mapping[str, tuple[AccessControlEntry, ...]]
+    allows: Mapping[str, tuple[AccessControlEntry, ...]]
 
     @classmethod
-    def of(cls, resource: Resource, entries: Collection[AclEntry]) -> _Rules:
-        by_permission: dict[PermissionType, dict[str, tuple[AclEntry, ...]]] = {each: {} for each in PermissionType}
+    def of(cls, resource: Resource, entries: Collection[AccessControlEntry]) -> _Rules:
+        by_permission: dict[PermissionType, dict[str, tuple[AccessControlEntry, ...]]] = {
+            each: {} for each in PermissionType
+        }
         for entry in sorted(entries):
             by_principal = by_permission[entry.permission]
             shown = entry._replace(host=host_text(entry.host))
@@ -152,27 +154,27 @@ class AclTable:
 
     def __init__(self, acls: Iterable[Acl] = ()) -> None:
         self._types = {each: _OfType() for each in ResourceType}
-        by_resource: dict[Resource, list[AclEntry]] = {}
+        by_resource: dict[Resource, list[AccessControlEntry]] = {}
         for resource, entry in acls:
             by_resource.setdefault(resource, []).append(entry)
         for resource, entries in by_resource.items():
             self.put(resource, entries)
 
-    def put(self, resource: Resource, entries: Collection[AclEntry]) -> bool:
+    def put(self, resource: Resource, entries: Collection[AccessControlEntry]) -> bool:
         """Replace the ACLs of a resource, by none if ``entries`` is empty; return whether that changes anything."""
         if frozenset(entries) == self.entries(resource):
             return False
         self._types[resource.resource_type].put(_Rules.of(resource, entries))
         return True
 
-    def entries(self, resource: Resource) -> frozenset[AclEntry]:
+    def entries(self, resource: Resource) -> frozenset[AccessControlEntry]:
         """Return the entries of a resource, as they were put."""
         of_type = self._types[resource.resource_type]
         by_name = of_type.literal if resource.pattern_type is PatternType.LITERAL else of_type.prefixed
         rules = by_name.get(resource.name)
         return frozenset() if rules is None else rules.entries
 
-    def resources(self) -> Iterator[tuple[Resource, frozenset[AclEntry]]]:
+    def resources(self) -> Iterator[tuple[Resource, frozenset[AccessControlEntry]]]:
         """Give each resource that has ACLs, with its entries."""
         for of_type in self._types.values():
             for by_name in (of_type.literal, of_type.prefixed):

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
-from spark_kafkalite.acls import CLUSTER_NAME, OPERATIONS, AclEntry, Operation, Resource, ResourceType
+from spark_kafkalite.acls import CLUSTER_NAME, OPERATIONS, AccessControlEntry, Operation, Resource, ResourceType
 from spark_kafkalite.broker.authorization.acl_table import AclTable, AclVerdict, host_text
 from spark_kafkalite.broker.authorization.authorizer_log import AuthorizerLog
 
@@ -44,7 +44,7 @@ class Authorizer:
         """Have ``listener`` called after each change."""
         self._listeners.append(listener)
 
-    def put(self, resource: Resource, entries: Collection[AclEntry]) -> None:
+    def put(self, resource: Resource, entries: Collection[AccessControlEntry]) -> None:
         """Replace the ACLs of a resource; they hold from now on."""
         if self.acls.put(resource, entries):
             self.generation += 1

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from spark_kafkalite.acls import (
+    AccessControlEntry,
     Acl,
-    AclEntry,
     AclFilter,
     Operation,
     PatternType,
@@ -130,5 +130,7 @@ def _creation(acl: Acl) -> AclCreation:
 def _acl(resource_type: int, pattern_type: int, name: str, found: Any) -> Acl:
     return Acl(
         Resource(ResourceType(resource_type), PatternType(pattern_type), name),
-        AclEntry(found.principal, found.host, Operation(found.operation), PermissionType(found.permission_type)),
+        AccessControlEntry(
+            found.principal, found.host, Operation(found.operation), PermissionType(found.permission_type)
+        ),
     )

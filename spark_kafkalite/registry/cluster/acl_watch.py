@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
 
-from spark_kafkalite.acls import AclEntry, PatternType, Resource, ResourceType
+from spark_kafkalite.acls import AccessControlEntry, PatternType, Resource, ResourceType
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import acl_nodes
 from spark_kafkalite.registry.acl_changes import make_base_nodes
@@ -35,7 +35,7 @@ _RETRY_S: Final = 1.0
 
 T = TypeVar("T")
 # Takes what the ACLs of a resource say, nothing where it has none.
-Put = Callable[[Resource, Collection[AclEntry]], None]
+Put = Callable[[Resource, Collection[AccessControlEntry]], None]
 
 
 class AclFollower:

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from spark_kafkalite.acls import AclEntry, Operation, PatternType, PermissionType, Resource, ResourceType
+from spark_kafkalite.acls import AccessControlEntry, Operation, PatternType, PermissionType, Resource, ResourceType
 from spark_kafkalite.registry import acl_nodes
 from spark_kafkalite.registry.node_json import MalformedNode
 
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
-READ = AclEntry("User:alice", "*", Operation.READ, PermissionType.ALLOW)
-CONFIGS = AclEntry("User:bob", "10.0.0.1", Operation.DESCRIBE_CONFIGS, PermissionType.DENY)
+READ = AccessControlEntry("User:alice", "*", Operation.READ, PermissionType.ALLOW)
+CONFIGS = AccessControlEntry("User:bob", "10.0.0.1", Operation.DESCRIBE_CONFIGS, PermissionType.DENY)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from spark_kafkalite.acls import (
     EVERYONE,
     OPERATIONS,
+    AccessControlEntry,
     Acl,
-    AclEntry,
     Operation,
     PatternType,
     PermissionType,
@@ -39,7 +39,7 @@ def acl(
     pattern: PatternType = LITERAL,
     kind: ResourceType = TOPIC,
 ) -> Acl:
-    return Acl(Resource(kind, pattern, name), AclEntry(principal, host, operation, permission))
+    return Acl(Resource(kind, pattern, name), AccessControlEntry(principal, host, operation, permission))
 
 
 def reference(acls: list[Acl], principal: str, host: str, operation: Operation, name: str) -> bool | None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from spark_kafkalite.acls import AclEntry, Operation, PatternType, PermissionType, Resource, ResourceType
+from spark_kafkalite.acls import AccessControlEntry, Operation, PatternType, PermissionType, Resource, ResourceType
 from spark_kafkalite.broker.authorization.acl_table import AclTable, AclVerdict
 from spark_kafkalite.broker.authorization.authorizer import Authorizer, SessionRights
 from spark_kafkalite.broker.authorization.authorizer_log import AuthorizerLog
@@ -20,8 +20,8 @@ READ, WRITE = Operation.READ, Operation.WRITE
 T = Resource(TOPIC, PatternType.LITERAL, "t")
 
 
-def entry(principal: str = "User:alice", operation: Operation = READ, host: str = "*") -> AclEntry:
-    return AclEntry(principal, host, operation, PermissionType.ALLOW)
+def entry(principal: str = "User:alice", operation: Operation = READ, host: str = "*") -> AccessControlEntry:
+    return AccessControlEntry(principal, host, operation, PermissionType.ALLOW)
 
 
 def session_of(authorizer: Authorizer, user: str | None = "alice", host: str = "10.0.0.1") -> Session:
@@ -78,7 +78,7 @@ def test_a_client_that_authenticates_as_another_has_the_rights_of_that_one() -> 
 
 def test_super_users_may_do_everything_whatever_is_denied() -> None:
     authorizer = Authorizer({"User:admin", "User:CN=ops,O=Example"})
-    authorizer.put(T, [AclEntry("User:*", "*", Operation.ALL, PermissionType.DENY)])
+    authorizer.put(T, [AccessControlEntry("User:*", "*", Operation.ALL, PermissionType.DENY)])
     assert may(session_of(authorizer, "admin")) and may(session_of(authorizer, "CN=ops,O=Example"), name=None)
     assert not may(session_of(authorizer, "Admin"))
 

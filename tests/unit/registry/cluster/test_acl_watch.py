@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.acls import AclEntry, Operation, PatternType, PermissionType, Resource, ResourceType
+from spark_kafkalite.acls import AccessControlEntry, Operation, PatternType, PermissionType, Resource, ResourceType
 from spark_kafkalite.registry import acl_nodes
 from spark_kafkalite.registry.acl_changes import alter_acls, has_acls
 from spark_kafkalite.registry.cluster.acl_watch import AclFollower
@@ -20,18 +20,18 @@ from tests.patience import PATIENCE_S, wait_until_async
 
 TOPIC = Resource(ResourceType.TOPIC, PatternType.LITERAL, "t")
 PREFIX = Resource(ResourceType.GROUP, PatternType.PREFIXED, "g")
-READ = AclEntry("User:a", "*", Operation.READ, PermissionType.ALLOW)
-WRITE = AclEntry("User:a", "*", Operation.WRITE, PermissionType.ALLOW)
+READ = AccessControlEntry("User:a", "*", Operation.READ, PermissionType.ALLOW)
+WRITE = AccessControlEntry("User:a", "*", Operation.WRITE, PermissionType.ALLOW)
 
 
 class Followed(AclFollower):
     """Keeps what it is given."""
 
     def __init__(self) -> None:
-        self.acls: dict[Resource, frozenset[AclEntry]] = {}
+        self.acls: dict[Resource, frozenset[AccessControlEntry]] = {}
         super().__init__(self._put, lambda: list(self.acls))
 
-    def _put(self, resource: Resource, entries: Collection[AclEntry]) -> None:
+    def _put(self, resource: Resource, entries: Collection[AccessControlEntry]) -> None:
         self.acls[resource] = frozenset(entries)
         if not entries:
             del self.acls[resource]
@@ -71,9 +71,11 @@ def test_two_alterations_at_once_both_count(tmp_path: Path) -> None:
     async def work() -> None:
         registry = EmbeddedRegistry(tmp_path)
         stores = [EmbeddedStore(registry) for _ in range(8)]
-        entries = [AclEntry(f"User:{number}", "*", Operation.READ, PermissionType.ALLOW) for number in range(8)]
+        entries = [
+            AccessControlEntry(f"User:{number}", "*", Operation.READ, PermissionType.ALLOW) for number in range(8)
+        ]
 
-        async def add(store: EmbeddedStore, entry: AclEntry) -> None:
+        async def add(store: EmbeddedStore, entry: AccessControlEntry) -> None:
             await alter_acls(store, TOPIC, lambda old: old | {entry})
 
         await asyncio.gather(*map(add, stores, entries))
