@@ -345,6 +345,9 @@ def refuses(bootstrap: str, mechanism: str, user: str, password: str) -> bool:
 def test_users_are_known_while_the_registry_is_unavailable(pair: Pair) -> None:
     with Admin(settings_of(pair.brokers[1].bootstrap)) as admin:
         admin.set_password("heidi", "heidi-pass")
+    bootstrap = pair.brokers[1].bootstrap
+    # The controller has written it, and this broker follows.
+    wait_until(lambda: not refuses(bootstrap, SCRAM_512, "heidi", "heidi-pass"), "the other broker knows the user")
     pair.registry.pause()
     try:
         for mechanism, user, password in ((SCRAM_512, "heidi", "heidi-pass"), (PLAIN, ADMIN, ADMIN_PASSWORD)):
