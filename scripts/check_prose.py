@@ -91,6 +91,8 @@ def module_paragraphs(text: str) -> Iterator[str]:
             words = node.value
         else:
             continue
+        # The examples of a command are code.
+        words = re.sub(r"(?m)^ +kafkalite .*$", "", words)
         if len(words.split()) >= MIN_WORDS_OF_A_MESSAGE:
             yield from page_paragraphs(re.sub(r"``[^`]+``", "`code`", words))
 
