@@ -31,7 +31,7 @@ def found(
     admin: Any = SimpleNamespace(
         describe_cluster=lambda: ClusterDescription("id", controller, nodes),
         describe_topics=lambda: {"t": TopicInfo("t", b"i" * 16, False, infos)},
-        list_partition_reassignments=lambda: {},
+        list_partition_reassignments=dict,
         describe_topic_settings=lambda *_: {"t": {"min.insync.replicas": SimpleNamespace(value=str(needed))}},
     )
     monkeypatch.setattr(health_module, "can_connect", lambda _, port: port - 9091 not in unreachable)

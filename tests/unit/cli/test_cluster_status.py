@@ -38,6 +38,9 @@ class FakeAdmin:
         self.refusals = refusals or {}
         self.asked: list[tuple[int, tuple[str, ...]]] = []
 
+    def list_partition_reassignments(self) -> dict[TopicPartition, object]:
+        return {}
+
     def describe_cluster(self) -> ClusterDescription:
         nodes = tuple(Node(number, "127.0.0.1", 9091 + number) for number in (1, 2, 3))
         return ClusterDescription("id", 1, nodes)

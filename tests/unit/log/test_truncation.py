@@ -23,6 +23,9 @@ ANY_FILE = SimpleNamespace(fileno=lambda: 0)
 class ZeroWindow:
     """A reader that takes nothing."""
 
+    turn_bytes = 1 << 20
+    unsent_bytes = 0
+
     def send(self, *_: object) -> None:
         return None
 
