@@ -93,7 +93,12 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
             stopping.set()
 
     store.add_session_listener(session_changed)
-    server = TreeServer(store.registry, digest=listener.digest, max_connections=registry_connections(raise_limit()))
+    server = TreeServer(
+        store.registry,
+        digest=listener.digest,
+        max_connections=registry_connections(raise_limit()),
+        serves_brokers=True,
+    )
     try:
         try:
             bound = server.start(listener.host, listener.port)

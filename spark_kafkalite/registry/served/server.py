@@ -50,7 +50,7 @@ from spark_kafkalite.registry.served.connection import (
 from spark_kafkalite.registry.served.limits import Limit
 from spark_kafkalite.registry.served.sessions import ServedSession, Sessions, negotiated_ms, new_password
 from spark_kafkalite.registry.store import WatchEvent
-from spark_kafkalite.registry.tree.acl import NoAuth, digest_identity
+from spark_kafkalite.registry.tree.acl import PROCESS, Identity, NoAuth, digest_identity
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.tree import KeptSession
 from spark_kafkalite.slices import Slices, Work
@@ -98,10 +98,23 @@ class TreeServer:
     """A listener on the tree of ``registry``, in a thread of its own."""
 
     def __init__(
-        self, registry: EmbeddedRegistry, *, digest: str | None = None, max_connections: int = MAX_CONNECTIONS
+        self,
+        registry: EmbeddedRegistry,
+        *,
+        digest: str | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+        serves_brokers: bool = False,
     ) -> None:
-        """``max_connections`` for a process that has descriptors for fewer."""
+        """``max_connections`` for a process that has descriptors for fewer.
+
+        ``serves_brokers``: the clients are the brokers of a cluster, and not one broker's. They may use the private
+        nodes that a broker has left here when the registry was its own: those clients that have authenticated, where a
+        digest is set, else all.
+        """
         self.registry = registry
+        self._of_brokers: set[Identity] = {PROCESS} if serves_brokers else set()
+        # What every session may count as.
+        self._of_all = set() if digest else self._of_brokers
         self._max_connections = max_connections
         self._identity = digest_identity(digest) if digest else None
         self._connection_limit = Limit("connections", max_connections, "end clients that are not needed")
@@ -164,6 +177,8 @@ class TreeServer:
         now_s = time.monotonic()
         for session_id, kept in self.registry.kept_sessions.items():
             self._sessions.add(session_id, kept.timeout_ms, kept.password, now_s, is_new=False)
+            if self._of_all:
+                self._forget_rights(session_id)
         try:
             listening = ListeningSocket(self._loop, bind(host, port), self._accepted, self._cannot_accept)
             listening.start(_BACKLOG)
@@ -240,7 +255,7 @@ class TreeServer:
         def forget() -> None:
             tree.drop_watches(session_id)
             if session_id in tree.identities:
-                tree.identities[session_id] = set()
+                tree.identities[session_id] = set(self._of_all)
 
         self.registry.submit(forget, Future())
 
@@ -429,7 +444,7 @@ class TreeServer:
         slow disk would have the more to do, the more clients give up."""
         if connection.closed:
             raise store.ConnectionLoss("the connection was closed before its session was opened")
-        return self.registry.open_session(set(), kept)
+        return self.registry.open_session(set(self._of_all), kept)
 
     def _opened(self, connection: TreeConnection, kept: KeptSession, knows_read_only: bool, done: Future[int]) -> None:
         connection.opening = False
@@ -509,10 +524,10 @@ class TreeServer:
             connection.send(jute.reply(_AUTH_XID, connection.last_zxid, _AUTH_FAILED))
             connection.end()
             return
-        proved = identity
+        proved = {identity, *(self._of_brokers if connection.authorized else ())}
 
         def run(asked: requests.Requester) -> requests.Answer:
-            asked.registry.tree.identities.setdefault(session.session_id, set()).add(proved)
+            asked.registry.tree.identities.setdefault(session.session_id, set()).update(proved)
             return requests.Answer(b"")
 
         self.submit(connection, Request(_AUTH_XID, run, size), begin=True)

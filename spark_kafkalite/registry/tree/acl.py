@@ -46,8 +46,9 @@ Identity = tuple[str, str]
 
 ANYONE: Final = ("world", "anyone")
 OPEN_ACL: Final[Acl] = (AclEntry(Permission.ALL, *ANYONE),)
-# For the process alone whose registry it is: no client of it can have this identity.
-PROCESS_ACL: Final[Acl] = (AclEntry(Permission.ALL, "process", "owner"),)
+# What the process is whose registry it is. Clients are so only where they are its brokers (``registry.served.server``).
+PROCESS: Final[Identity] = ("process", "owner")
+PROCESS_ACL: Final[Acl] = (AclEntry(Permission.ALL, *PROCESS),)
 CREATOR_ACL: Final[Acl] = (AclEntry(Permission.ALL, "auth", ""),)
 
 
