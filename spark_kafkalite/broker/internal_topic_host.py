@@ -190,7 +190,7 @@ class InternalTopicHost:
         return self._replicas.get(TopicPartition(self.topic.name, partition))
 
     def confirm(self, partition: int) -> asyncio.Future[bool]:
-        """Ask whether this broker still leads a partition of the topic; see ``replication.confirmation``.
+        """Ask whether this broker still leads a partition of the topic; see ``replication.leadership_confirmation``.
 
         Raises the errors of Partition.check_leader if this broker knows that it does not lead.
         """

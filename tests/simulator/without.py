@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from unittest import mock
 
-from spark_kafkalite.broker.replication.confirmation import Confirmation
 from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
 from spark_kafkalite.broker.replication.isr_changes import IsrWrites
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaves
 from spark_kafkalite.broker.replication.leader import Leader
+from spark_kafkalite.broker.replication.leadership_confirmation import Confirmation
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease

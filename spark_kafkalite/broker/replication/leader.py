@@ -28,9 +28,9 @@ from spark_kafkalite.broker.replication.append_queue import (
     recompression_of,
 )
 from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, required_isr
-from spark_kafkalite.broker.replication.confirmation import Confirmation, OnAnswer, Question
 from spark_kafkalite.broker.replication.contest import Contest
 from spark_kafkalite.broker.replication.flusher import Flusher
+from spark_kafkalite.broker.replication.leadership_confirmation import Confirmation, OnAnswer, Question
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
 from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.replication.rules.healing import ReplicaReport, had_by_nobody
@@ -307,7 +307,7 @@ class Leader(Appender):
             self._confirmation.look()
 
     def confirm(self, on_answer: OnAnswer) -> Question:
-        """Ask the followers whether this leader still leads; see ``confirmation``."""
+        """Ask the followers whether this leader still leads; see ``leadership_confirmation``."""
         if self._confirmation is None:
             self._confirmation = Confirmation(self, self._services.purgatory)
         return self._confirmation.ask(on_answer)

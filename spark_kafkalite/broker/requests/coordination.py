@@ -2,7 +2,7 @@
 
 While the lease holds no other broker can coordinate, and requests are served at once. When the registry has not
 answered for so long that it is over, a request waits until the leader of its group's partition has asked its followers
-whether it still leads (``replication.confirmation``). Without an answer within five seconds the request gets
+whether it still leads (``replication.leadership_confirmation``). Without an answer within five seconds the request gets
 NOT_COORDINATOR.
 
 A commit of offsets needs no question: it is a write of ``acks=all``. Only what it is refused for may be wrong

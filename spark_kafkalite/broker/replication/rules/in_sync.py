@@ -49,7 +49,7 @@ LiveBrokers = Callable[[], Mapping[int, BrokerInfo]]
 
 
 class AsksFollowers(Protocol):
-    """What waits for a follower's next request; see ``replication.confirmation``."""
+    """What waits for a follower's next request; see ``replication.leadership_confirmation``."""
 
     def look(self) -> None:
         """Check the log ends that the request reports."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from spark_kafkalite.broker.replication.confirmation import CONFIRMED_WITHIN_S, AskedLeader, Confirmation
+from spark_kafkalite.broker.replication.leadership_confirmation import CONFIRMED_WITHIN_S, AskedLeader, Confirmation
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSession, WaitingFetch
 from spark_kafkalite.broker.waiting.purgatory import Purgatory
 
