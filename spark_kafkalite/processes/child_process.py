@@ -13,25 +13,17 @@ import atexit
 import contextlib
 import os
 import queue
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, Protocol
 
 _POLL_INTERVAL_S: Final = 0.005
-# Linux gives connections the ports from 32768 on unless told otherwise; well-known servers lie below 20000.
-_FIRST_FREE_PORT: Final = 20_000
-_USUAL_FIRST_GIVEN_PORT: Final = 32_768
-_MOST_HELD_PORTS: Final = 200
-_held_ports: deque[socket.socket] = deque()
 _SETPRIV: Final = shutil.which("setpriv")
 
 
@@ -189,36 +181,6 @@ def _thread_states(pid: int) -> list[str]:
     return states
 
 
-def free_ports(count: int) -> list[int]:
-    """Return different loopback TCP ports that no process listens on.
-
-    They lie below those that the system gives to connections, so a server that is restarted finds its port free. For a
-    while no other process is given them by this function: they stay bound, in a way that lets a server listen on them
-    which sets SO_REUSEADDR, as servers do.
-    """
-    try:
-        first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
-    except (OSError, ValueError, IndexError):
-        first_given = _USUAL_FIRST_GIVEN_PORT
-    candidates = range(_FIRST_FREE_PORT, max(first_given, _FIRST_FREE_PORT + 1000))
-    found: list[int] = []
-    while len(found) < count:
-        port = random.SystemRandom().choice(candidates)
-        holder = socket.socket()
-        try:
-            holder.bind(("127.0.0.1", port))
-        except OSError:
-            holder.close()
-            continue
-        # Not before: the kernel would share a port that another process holds.
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _held_ports.append(holder)
-        found.append(port)
-    while len(_held_ports) > _MOST_HELD_PORTS:
-        _held_ports.popleft().close()
-    return found
-
-
 def set_starter(starter: Starter | None) -> None:
     """Ask ``starter`` first, whenever a child is started in this process; None ends that."""
     global _starter
@@ -280,6 +242,3 @@ def _spawn_forever() -> None:
 def _kill_all() -> None:
     for child in list(_live):
         child.kill()
-    # Before the interpreter warns of each of them.
-    while _held_ports:
-        _held_ports.popleft().close()

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess, free_ports
+from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.security.secure_directory import USER, SecureDirectory
 
 START_TIMEOUT_S: Final = 60.0

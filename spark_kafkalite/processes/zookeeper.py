@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Self
 
-from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess, free_ports
+from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_problem
 from spark_kafkalite.version import install_command
 

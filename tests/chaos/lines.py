@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from spark_kafkalite.processes.child_process import free_ports
+from spark_kafkalite.processes.free_ports import free_ports
 from tests.chaos.links import Door, Link, Network, Way
 from tests.network import hosts
 

@@ -19,8 +19,8 @@ from spark_kafkalite import Admin, Producer
 from spark_kafkalite.cli.top import looks as looks_module
 from spark_kafkalite.cli.top.looks import Looks
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.processes.child_process import free_ports
 from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from tests.lab.apache_kafka import ApacheKafka
 from tests.patience import PATIENCE_S, wait_until
 from tests.pool.forking import run_command

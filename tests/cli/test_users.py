@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.processes.child_process import free_ports
 from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from tests.pool.forking import run_command
 
 PASSWORD = b"admin secret\n"

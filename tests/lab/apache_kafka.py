@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess, free_ports
+from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_problem, run_java
 from spark_kafkalite.wire.frame import framed
 from tests.lab import jars

@@ -17,7 +17,8 @@ from typing import Final, Self
 from spark_kafkalite.client.admin.admin import Admin
 from spark_kafkalite.client.network.metadata import PartitionInfo
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.processes.child_process import ChildFailed, free_ports
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests.lab.apache_kafka import ApacheKafka, QuorumMember, kafka_tool, new_cluster_id
 

@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 from typing import Final, Self
 
-from spark_kafkalite.processes.child_process import ChildProcess, free_ports
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, run_java
 from tests.lab import jars
 from tests.lab.hdfs import hadoop_client_jars, is_serving, write_hadoop_settings

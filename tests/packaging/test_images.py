@@ -18,7 +18,7 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.processes.child_process import free_ports
+from spark_kafkalite.processes.free_ports import free_ports
 from tests.packaging.conftest import PROJECT
 from tests.packaging.environments import run
 from tests.patience import PATIENCE_S, wait_until

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pyspark
 
-from spark_kafkalite.processes.child_process import ChildProcess, free_ports
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_command
 from tests.lab import jars
 from tests.lab.hdfs import hadoop_client_jars, hadoop_xml

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark_kafkalite.jobs import hadoop_load, replay
-from spark_kafkalite.processes.child_process import free_ports
+from spark_kafkalite.processes.free_ports import free_ports
 from tests.paths import PROJECT
 
 from .recipes import plain_environment

@@ -20,8 +20,8 @@ from spark_kafkalite.client.network import connection as connection_module
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import BrokerUnreachable, ClosedError, DeliveryTimeout, KafkaliteError, NoBrokerThere
-from spark_kafkalite.processes.child_process import free_ports
 from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from tests.interop.support.collect import collected
 from tests.patience import PATIENCE_S
 from tests.seeds import SEED, SOAK

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Producer
-from spark_kafkalite.processes.child_process import ChildFailed, free_ports
+from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.registry import znodes
 from tests.interop.cluster.conftest import SESSION

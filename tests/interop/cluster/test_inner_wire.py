@@ -11,8 +11,9 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.errors import RegistryError
-from spark_kafkalite.processes.child_process import ChildFailed, free_ports
+from spark_kafkalite.processes.child_process import ChildFailed
 from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper

@@ -15,8 +15,9 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import NotLeaderOrFollower, UnknownMemberId
 from spark_kafkalite.model import LATEST_TIMESTAMP
-from spark_kafkalite.processes.child_process import ChildFailed, free_ports
+from spark_kafkalite.processes.child_process import ChildFailed
 from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.zookeeper import ZooKeeperEnsemble, available
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import NoNode, Store

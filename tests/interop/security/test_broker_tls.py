@@ -24,8 +24,8 @@ from aiokafka.helpers import create_ssl_context
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import SslHandshakeFailed
-from spark_kafkalite.processes.child_process import free_ports
 from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.security.tls import client_context
 from spark_kafkalite.settings import SettingGroup

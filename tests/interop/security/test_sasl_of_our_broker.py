@@ -18,8 +18,8 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.errors import KafkaError, RegistryError, ResourceNotFound, SaslAuthenticationFailed
-from spark_kafkalite.processes.child_process import free_ports
 from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.registry import entity_nodes, znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.security.scram import credential_text, new_salt, scram_credential

@@ -16,8 +16,9 @@ import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.errors import KafkaliteError, SaslAuthenticationFailed
-from spark_kafkalite.processes.child_process import ChildProcess, free_ports
+from spark_kafkalite.processes.child_process import ChildProcess
 from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.settings import read_properties
 from tests.interop.support.collect import collected

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.errors import AdvertisedUnreachable
-from spark_kafkalite.processes.cluster import BrokerProcess, free_ports
+from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.spark import cluster_errors
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options.options import reader_options, writer_options

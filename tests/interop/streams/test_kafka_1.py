@@ -16,7 +16,8 @@ import pytest
 
 from spark_kafkalite import ConsumerConnector, Producer
 from spark_kafkalite.errors import ConsumerTimeout, SaslAuthenticationFailed
-from spark_kafkalite.processes.child_process import ChildProcess, free_ports
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, run_java
 from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from spark_kafkalite.processes.child_process import ChildProcess, free_ports
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.free_ports import free_ports
 from tests.lab.secure_kafka import GSSAPI, jaas
 from tests.patience import PATIENCE_S
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from spark_kafkalite.processes.child_process import free_ports
 from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.processes.free_ports import free_ports
 
 PLAIN: Final = "PLAIN"
 SCRAM_256: Final = "SCRAM-SHA-256"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess, free_ports
+from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess
 from tests.patience import PATIENCE_S, wait_until
 
 
@@ -143,7 +143,3 @@ def test_no_child_outlives_its_parent(tmp_path: Path, how: str) -> None:
             os.kill(parent.pid, signal.SIGKILL)
         parent.stdin.close()
     wait_until_ended(pid)
-
-
-def test_free_ports_are_different() -> None:
-    assert len(set(free_ports(20))) == 20

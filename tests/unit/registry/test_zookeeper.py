@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kazoo.protocol.connection import ConnectionHandler
 
-from spark_kafkalite.processes.child_process import free_ports
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.registry.store import ConnectionLoss
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.registry.zookeeper_client import Client
