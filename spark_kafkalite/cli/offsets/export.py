@@ -97,7 +97,7 @@ def export(
 
 
 def _print(offsets: Mapping[TopicPartition, int]) -> None:
-    from spark_kafkalite.spark.reading.offset_ranges import to_json
+    from spark_kafkalite.spark.reading.offset_json import to_json
 
     click.echo(json.dumps(to_json(offsets), separators=(",", ":")))
 

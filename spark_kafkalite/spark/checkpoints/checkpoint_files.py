@@ -24,7 +24,8 @@ from typing import Final
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.manifests.files import Files
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.reading.offset_ranges import Offsets, from_json, to_json
+from spark_kafkalite.spark.reading.offset_json import from_json, to_json
+from spark_kafkalite.spark.reading.offset_ranges import Offsets
 
 VERSION: Final = "v1"
 _NO_OFFSET: Final = "-"

@@ -1,11 +1,6 @@
-"""Offsets and ranges: their JSON, the rate limit, the split into tasks, and what counts as data loss. Pure arithmetic.
+"""Offsets and ranges: the rate limit, the split into tasks, and what counts as data loss. Pure arithmetic.
 
 Offsets map a topic-partition to the *next* offset to read. Ranges include ``start_offset`` and exclude ``end_offset``.
-
-The JSON is that of Spark's own Kafka source, ``{"topic":{"0":9}}``, with keys sorted, because the engine compares
-offsets as text. The end offset of a query's first batch also carries the resolved initial offsets,
-``{"$initial":{"topic":{"0":5}},"topic":{"0":9}}``: the engine asks for the initial offset again when a first batch is
-repeated after a failure, and "latest" means something else by then. ``$`` is illegal in a topic's name.
 
 Sizes count offsets, not records: on compacted and transactional topics a range holds fewer records than its size.
 """
@@ -14,22 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.spark.conditions import (
-    INVALID_OFFSET,
     LOSS_ADDED_NOT_FROM_ZERO,
     LOSS_INITIAL_NOT_FOUND,
     LOSS_OFFSET_CHANGED,
     LOSS_PARTITIONS_DELETED,
-    SparkConditionError,
 )
 from spark_kafkalite.spark.reading.data_loss import DataLoss, LossCause, gone_by_cause
 
 Offsets = dict[TopicPartition, int]
 
-INITIAL_KEY: Final = "$initial"
 _LONG_MAX: Final = 2**63 - 1
 # For how long a topic that was there must be unknown to the brokers before it counts as deleted: one that has just
 # started knows nothing at first.
@@ -61,62 +53,6 @@ class OffsetRange:
 
     def __str__(self) -> str:
         return f"{self.topic_partition}[{self.start_offset}, {self.end_offset})"
-
-
-# JSON ---------------------------------------------------------------------------------------------------------------
-
-
-def to_json(
-    offsets: Mapping[TopicPartition, int], initial: Mapping[TopicPartition, int] | None = None
-) -> dict[str, Any]:
-    """Return the offset that the engine stores, keys in sorted order; ``initial`` only for a query's first batch."""
-    stored: dict[str, Any] = {}
-    if initial is not None:
-        stored[INITIAL_KEY] = _nested(initial)
-    return {**stored, **_nested(offsets)}
-
-
-def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    nested: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items(), key=lambda item: (item[0].topic, str(item[0].partition))):
-        nested.setdefault(topic, {})[str(partition)] = offset
-    return nested
-
-
-def from_json(stored: object) -> tuple[Offsets, Offsets | None]:
-    """Return (offsets, initial offsets or None) of what the engine stored.
-
-    Raises SparkConditionError when it is not of that form, as in the checkpoint of another source.
-    """
-    if not isinstance(stored, dict):
-        raise _not_ours(stored)
-    initial = stored.get(INITIAL_KEY)
-    return (
-        _flat({topic: of_topic for topic, of_topic in stored.items() if topic != INITIAL_KEY}),
-        None if initial is None else _flat(initial),
-    )
-
-
-def _flat(nested: object) -> Offsets:
-    if not isinstance(nested, dict):
-        raise _not_ours(nested)
-    flat: Offsets = {}
-    for topic, of_topic in nested.items():
-        if not isinstance(of_topic, dict):
-            raise _not_ours(nested)
-        for partition, offset in of_topic.items():
-            if not str(partition).isdecimal() or not isinstance(offset, int) or isinstance(offset, bool):
-                raise _not_ours(nested)
-            flat[TopicPartition(topic, int(partition))] = offset
-    return flat
-
-
-def _not_ours(stored: object) -> SparkConditionError:
-    return SparkConditionError(
-        INVALID_OFFSET,
-        f"offset={str(stored)[:300]}: not an offset of the Kafka or kafkalite source; the checkpoint belongs to "
-        "another source or was edited: use another checkpointLocation, or repair the file under offsets/",
-    )
 
 
 # Rate limits --------------------------------------------------------------------------------------------------------

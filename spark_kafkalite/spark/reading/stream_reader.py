@@ -10,7 +10,7 @@ One object serves a query in a Python process of its own. The engine calls it fr
 The engine's behaviour sets these rules:
 
 - It repeats a first batch that failed with a *new* ``initialOffset``. So the end of batch 0 carries the initial offsets
-  (``$initial``, see :mod:`.offset_ranges`) and ``partitions`` uses those. Otherwise records are lost.
+  (``$initial``, see :mod:`.offset_json`) and ``partitions`` uses those. Otherwise records are lost.
 - It compares offsets as text. So an offset that did not move is returned unchanged. Otherwise empty batches run.
 - An exception ends the query. So every call to the cluster retries (:mod:`.cluster_offsets`).
 - With the default trigger it calls ``latestOffset`` as fast as it returns. So without new records the call waits a
@@ -50,13 +50,12 @@ from spark_kafkalite.spark.reading.batch_reader import planned_tasks, report_gon
 from spark_kafkalite.spark.reading.cluster_offsets import ClusterOffsets
 from spark_kafkalite.spark.reading.data_loss import DataLoss, LossCause
 from spark_kafkalite.spark.reading.known_topics import KnownTopics
+from spark_kafkalite.spark.reading.offset_json import from_json, to_json
 from spark_kafkalite.spark.reading.offset_ranges import (
     Offsets,
-    from_json,
     limited,
     losses,
     ranges_between,
-    to_json,
     waiting,
 )
 from spark_kafkalite.spark.reading.read_plan import ReadPlan, tasks_of

@@ -34,7 +34,8 @@ from spark_kafkalite.spark.checkpoints.checkpoint_service import serve_checkpoin
 from spark_kafkalite.spark.options.options import ReaderOptions, reader_options
 from spark_kafkalite.spark.pyspark_versions import PROGRESS_HAS_LOG_ENDS
 from spark_kafkalite.spark.reading.cluster_offsets import ClusterOffsets
-from spark_kafkalite.spark.reading.offset_ranges import Offsets, from_json
+from spark_kafkalite.spark.reading.offset_json import from_json
+from spark_kafkalite.spark.reading.offset_ranges import Offsets
 from spark_kafkalite.spark.registration import register_if_hidden
 from spark_kafkalite.spark.source import FORMAT_NAME
 from spark_kafkalite.spark.watching.lag_endpoint import LagEndpoint
