@@ -1,8 +1,8 @@
 """The parts of the broker that request handlers work with; no sockets among them.
 
-One object, made by ``server.py`` at start. Handlers read the cluster through :attr:`BrokerContext.cluster`, an
-immutable snapshot that is replaced whenever the registry changes; two reads around an ``await`` may see two
-snapshots.
+A broker has one such object, which ``start.py`` makes. Handlers read the cluster through
+:attr:`BrokerContext.cluster`, an immutable snapshot that is replaced whenever the registry changes; two reads around an
+``await`` may see two snapshots.
 """
 
 from __future__ import annotations

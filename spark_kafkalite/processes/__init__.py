@@ -1,1 +1,1 @@
-"""Brokers, clusters and ZooKeeper as child processes, for the command line and for the fixtures."""
+"""Brokers, clusters, ZooKeeper and Java programs as child processes, for the command line and for tests."""

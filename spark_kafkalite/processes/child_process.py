@@ -1,4 +1,4 @@
-"""A process that a test starts: its output kept, its end certain.
+"""A child process of the command line or of a test: its output kept, its end certain.
 
 A child is started in a session of its own with stdout and stderr going to files, so that a full pipe never stops it and
 its last lines can be shown in an error. It ends when its owner stops it, when the interpreter exits (``atexit``), and

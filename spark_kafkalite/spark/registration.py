@@ -6,7 +6,7 @@ the process of a streaming source looks for those files in ``<files>/streaming_j
 import us. A symbolic link of that name to the directory itself gives it what it looks for.
 
 In a virtual environment that is not on the PATH, Spark starts another Python and finds nothing. The registration then
-names this process's Python, see :mod:`.worker_python`.
+names this process's Python, see ``workers.worker_python``.
 """
 
 from __future__ import annotations

@@ -480,7 +480,7 @@ def test_without_descriptors_requests_fail_and_nothing_else(tmp_path: Path) -> N
 
 
 def test_partitions_and_connections_fit_into_the_limit_of_descriptors(tmp_path: Path) -> None:
-    # As the documentation of broker/descriptors.py says of 2,000, 1,000 and 4,096.
+    # As the documentation of net/descriptors.py says of 2,000, 1,000 and 4,096.
     partitions, connections, hard = (2000, 1000, 4096) if SOAK else (300, 150, 600)
     prefix = ("prlimit", f"--nofile=256:{hard}")
     with BrokerProcess(tmp_path / "data", overrides=OVERRIDES, command_prefix=prefix) as broker:

@@ -1,4 +1,4 @@
-"""Jobs in processes of their own, as users run them, with faults at named points (``spark/jobs/program/faults.py``)."""
+"""Jobs in processes of their own, as users run them, with faults at named points (``jobs/program/faults.py``)."""
 
 from __future__ import annotations
 

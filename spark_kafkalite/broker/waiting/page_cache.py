@@ -4,8 +4,9 @@
 What was written lately is in the cache and is not asked about. Anything else is probed with ``preadv(RWF_NOWAIT)``,
 which fails instead of waiting; after a miss a thread reads the range once, which leaves it in the cache.
 
-Finding the range comes before, and reads indexes and batch headers. That is done inside ``waiting.without_waiting``:
-what needs a thread a thread does, and the look-up begins again, as often as it takes and MOST_LOOK_UPS at most.
+Finding the range comes before, and reads indexes and batch headers. That is done inside
+``needs_thread.without_waiting``: what needs a thread a thread does, and the look-up begins again, as often as it takes
+and MOST_LOOK_UPS at most.
 
 The probe is a guess in both directions (the kernel may drop a page right after it), so it samples the range instead of
 reading it: the cost of being wrong is a short stall, not a wrong answer.

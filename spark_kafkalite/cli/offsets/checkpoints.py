@@ -1,7 +1,7 @@
 """What ``kafkalite offsets`` does with a streaming query's checkpoint: shows, compares and rewinds it.
 
-``spark/checkpoint_files.py`` describes a checkpoint, and ``checkpoint_moves.py`` the changes to it. A path without a
-scheme is a local one; any other file system is reached through Hadoop, which needs PySpark and Java.
+``spark.checkpoints.checkpoint_files`` describes a checkpoint, and ``checkpoint_moves`` the changes to it. A path
+without a scheme is a local one; any other file system is reached through Hadoop, which needs PySpark and Java.
 """
 
 from __future__ import annotations

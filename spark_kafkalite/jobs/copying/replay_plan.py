@@ -1,7 +1,7 @@
 """Which offsets a replay reads: the range that was asked for, by offsets, by times or by the batches of a query.
 
 Pure but for the files of a checkpoint, which the caller opens. A batch of a query begins where the one before it ends,
-and the first where the query began (see ``spark/checkpoint_files.py``).
+and the first where the query began (see ``spark/checkpoints/checkpoint_files.py``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Folds old manifests into a checkpoint, and deletes them after a time, so that their number costs nothing.
 
-A checkpoint (:mod:`.manifest_checkpoint`) appears in one step and never changes. It has the content of all manifests up
-to its number, so two runs that fold the same manifests write the same file. This module deletes a manifest only if a
-checkpoint contains it, oldest first. So a reader, which begins at the newest checkpoint, finds every manifest wherever
-this stops. A reader with an older listing lists the directory again if a file is gone. The newest manifest stays: the
-next run continues from it.
+A checkpoint (``manifests.manifest_checkpoint``) appears in one step and never changes. It has the content of all
+manifests up to its number, so two runs that fold the same manifests write the same file. This module deletes a manifest
+only if a checkpoint contains it, oldest first. So a reader, which begins at the newest checkpoint, finds every manifest
+wherever this stops. A reader with an older listing lists the directory again if a file is gone. The newest manifest
+stays: the next run continues from it.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def newest_number(files: Files) -> int:
 def manifests(files: Files) -> list[Manifest]:
     """Return all committed manifests, oldest first. Raises ManifestError.
 
-    Those up to the newest checkpoint come from the checkpoint (:mod:`.manifest_checkpoint`).
+    Those up to the newest checkpoint come from the checkpoint (``manifests.manifest_checkpoint``).
     """
     return _manifests(files, whole=False)[0]
 

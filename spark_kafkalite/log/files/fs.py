@@ -1,8 +1,8 @@
 """The file system as the log uses it: the interface, and reads and writes of small files through it.
 
 Owns the few operations that a log needs, so that tests can put an in-memory file system with faults
-(``testing.memory_fs``) in the place of the operating system's (``os_fs``); both pass ``testing.contracts``. Paths are
-text. Failures are OSError with an errno.
+(``testing.memory_fs``) in the place of the operating system's (``os_fs``); both pass the same tests. Paths are text.
+Failures are OSError with an errno.
 
 Two habits that the rest of the log relies on:
 
@@ -63,7 +63,7 @@ class File(Protocol):
     def pread(self, length: int, position: int) -> bytes:
         """Return up to ``length`` bytes from ``position``; fewer only at the end of the file.
 
-        May raise NeedsThread inside ``waiting.without_waiting``.
+        May raise NeedsThread inside ``needs_thread.without_waiting``.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Topic ids in checkpoints, served by the application to the source processes of its queries.
 
 Spark does not name its query to a source. The application's own process, which called ``install_listener``, knows the
-checkpoints of all running queries. It listens at a Unix socket in a directory of the user's own (:mod:`.warning_post`).
-A request and its answer are one line of JSON each:
+checkpoints of all running queries. It listens at a Unix socket in a directory of the user's own
+(``watching.warning_post``). A request and its answer are one line of JSON each:
 
 - ``{"do": "known", "at": DIGEST}`` is answered by ``{"topics": {TOPIC: [ID, ...]}}``, or ``{"topics": null}`` if no
   running query is at the offset with this digest.

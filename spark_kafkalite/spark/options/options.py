@@ -508,7 +508,7 @@ def _sorted_out(
 
 
 def _client_notes(settings: SettingGroup, client: Mapping[str, str]) -> list[str]:
-    """Return what to warn of in settings that none of our clients knows: none gets them, see :mod:`.connections`."""
+    """Return what to warn of in settings that none of our clients knows, so that none gets them."""
     notes = []
     for name in settings.unknown(client):
         # Whatever it was meant to be, it may be a secret: its value is not shown.

@@ -1,8 +1,8 @@
 """The topics that a streaming query reads, by id: a topic that was deleted and created again is another one.
 
-A process knows the ids that it has seen. After a restart they come from the query's checkpoint (:mod:`.checkpoint_ids`)
-and from a group's commits (:mod:`.checkpoint_commits`). Without either, and at brokers without topic ids, only offsets
-that go backwards show a topic that was created again.
+A process knows the ids that it has seen. After a restart they come from the query's checkpoint
+(``checkpoints.checkpoint_ids``) and from a group's commits (``checkpoints.checkpoint_commits``). Without either, and at
+brokers without topic ids, only offsets that go backwards show a topic that was created again.
 """
 
 from __future__ import annotations

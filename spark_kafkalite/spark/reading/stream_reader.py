@@ -17,8 +17,8 @@ The engine's behaviour sets these rules:
   little and checks again meanwhile. It waits longer from call to call.
 - ``commit`` is delayed by one batch and ``stop`` is never called. So nothing depends on them. The ``start`` of
   ``latestOffset`` is durably done, because the engine takes it from its commit log; the offset registry commits that
-  (:mod:`.checkpoint_commits`). An AvailableNow run calls once more after its last batch. Trigger.Once and a stopped
-  query do not. The listener commits their last batch, or the query does when it starts again.
+  (``checkpoints.checkpoint_commits``). An AvailableNow run calls once more after its last batch. Trigger.Once and a
+  stopped query do not. The listener commits their last batch, or the query does when it starts again.
 
 The engine makes a second such object only to pickle it with ``read``. So an object connects when it first has to.
 """

@@ -7,8 +7,8 @@ skips sources of other formats.
 
 A batch that was reported is in the checkpoint's commit log. So when a query ends, the listener commits its last batch
 if the options ask for commits. Trigger.Once and a stopped query end before the engine asks the source again, see
-:mod:`.stream_reader`. ``spark.stop()`` waits for reports that are under way. An application that ends without it may
-lose that commit; the next start of the query makes it.
+``reading.stream_reader``. ``spark.stop()`` waits for reports that are under way. An application that ends without it
+may lose that commit; the next start of the query makes it.
 
 An error in the listener is a warning, and does not affect the query.
 """

@@ -13,8 +13,8 @@ application. If that directory cannot be used, each process counts for itself.
 A process keeps clients from query to query (:mod:`.connections`). Their threads may warn of brokers that only an
 earlier query used. Such lines have the name ``KafkaliteClient`` and name no query.
 
-An application that watches its queries (:mod:`.listener`) also receives the warnings of its host, see
-:mod:`.warning_post`. This module changes the logging of Spark's own processes only, never that of the application.
+An application that watches its queries (``watching.listener``) also receives the warnings of its host, see
+``watching.warning_post``. This module changes the logging of Spark's own processes only, never that of the application.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class JavaTools:
     def run(
         self, main_class: str, *arguments: str, input: str = "", check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """Run a tool to its end; the meanings are those of ``testing.apache_kafka.kafka_tool``."""
+        """Run a tool to its end; the meanings are those of ``tests.lab.apache_kafka.kafka_tool``."""
         assert self._process.stdin is not None and self._process.stdout is not None
         overdue = threading.Timer(_TIMEOUT_S, self._process.kill)
         overdue.start()
