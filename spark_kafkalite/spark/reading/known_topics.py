@@ -7,7 +7,7 @@ brokers without topic ids, only offsets that go backwards show a topic that was 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spark_kafkalite.spark.reading.data_loss import recreated
@@ -27,6 +27,7 @@ class KnownTopics:
         self.recreated: set[str] = set()
         self._ids: dict[str, bytes] = {}
         self._seen_again: set[str] = set()
+        self._has_compared = False
         self._checkpoint_made: CheckpointIds | None = None
 
     @property
@@ -64,23 +65,36 @@ class KnownTopics:
                 self._seen_again.add(topic)
             self._ids[topic] = topic_id
 
-    def kept(self, position: Mapping[str, Any]) -> Mapping[str, frozenset[str]]:
-        """Return the ids in the query's checkpoint; ``position`` is the logged offset at which the query goes on.
+    def compare(
+        self,
+        topics: set[str],
+        position: Mapping[str, Any],
+        committed_ids: Callable[[], Mapping[str, bytes] | None],
+        assigned: Callable[[set[str]], Assigned],
+    ) -> set[str]:
+        """After a restart, return those of the topics that were created again since; looks only once in a process.
 
-        Raises SparkConditionError if ``checkpointLocation`` is the checkpoint of another query.
+        ``position`` is the logged offset at which the query goes on. ``committed_ids`` returns the ids in the commits
+        of a group, None if there are none to ask; ``assigned`` those that the topics have now. A checkpoint's ids are
+        written with its offsets, so they are right where a commit has failed. Raises SparkConditionError if
+        ``checkpointLocation`` is the checkpoint of another query, and for such a topic unless data may be lost.
         """
-        return self._checkpoint.known(position)
-
-    def go_on(self, assigned: Assigned, kept: Mapping[str, frozenset[str]], committed: Mapping[str, bytes]) -> None:
-        """After a restart, take the ids of before from the checkpoint and from commits, and :meth:`note` those of now.
-
-        A checkpoint's ids are written with its offsets, so they are right where a commit has failed.
-        """
-        self._ids.update(committed)
-        for topic, now in assigned.topic_ids.items():
+        if self._has_compared:
+            return set()
+        self._has_compared = True
+        committed = committed_ids()
+        kept = self._checkpoint.known(position)
+        if committed is None and not kept:
+            return set()
+        self._ids.update(committed or {})
+        now = assigned(topics)
+        for topic, topic_id in now.topic_ids.items():
             if before := kept.get(topic):
-                self._ids[topic] = now if topic_id_text(now) in before else topic_id_of(min(before)) or now
-        self.note(assigned)
+                self._ids[topic] = (
+                    topic_id if topic_id_text(topic_id) in before else topic_id_of(min(before)) or topic_id
+                )
+        self.note(now)
+        return topics & self.recreated
 
     def keep(self, position: Mapping[str, Any], topics: Iterable[str]) -> None:
         """Write the ids of topics into the checkpoint, where it lacks them.

@@ -14,7 +14,7 @@ The engine's behaviour sets these rules:
 - It compares offsets as text. So an offset that did not move is returned unchanged. Otherwise empty batches run.
 - An exception ends the query. So every call to the cluster retries (:mod:`.cluster_offsets`).
 - With the default trigger it calls ``latestOffset`` as fast as it returns. So without new records the call waits a
-  little and checks again meanwhile. It waits longer from call to call.
+  little (:mod:`.trigger_pace`).
 - ``commit`` is delayed by one batch and ``stop`` is never called. So nothing depends on them. The ``start`` of
   ``latestOffset`` is durably done, because the engine takes it from its commit log; the offset registry commits that
   (``checkpoints.checkpoint_commits``). An AvailableNow run calls once more after its last batch. Trigger.Once and a
@@ -26,15 +26,13 @@ The engine makes a second such object only to pickle it with ``read``. So an obj
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.checkpoints.checkpoint_topics import meet_unsubscribed
 from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED, listed
 from spark_kafkalite.spark.options.options import ReaderOptions
@@ -59,6 +57,8 @@ from spark_kafkalite.spark.reading.offset_ranges import (
     waiting,
 )
 from spark_kafkalite.spark.reading.read_plan import ReadPlan, tasks_of
+from spark_kafkalite.spark.reading.seen_epochs import SeenEpochs
+from spark_kafkalite.spark.reading.trigger_pace import TriggerPace
 from spark_kafkalite.spark.tracebacks import without_frames
 from spark_kafkalite.spark.workers.worker_log import say
 
@@ -66,12 +66,6 @@ if TYPE_CHECKING:
     from spark_kafkalite.spark.checkpoints.checkpoint_commits import OffsetRegistry
 
 _LOG = logging.getLogger("spark_kafkalite.spark")
-
-# Waiting for news inside latestOffset: it doubles from call to call while nothing comes. A query over several sources
-# waits for each in turn, so that the longest wait is also what an idle source may delay a busy one.
-_FIRST_WAIT_S: Final = 0.01
-_LONGEST_WAIT_S: Final = 0.2
-_LOOKS: Final = 4
 
 
 @without_frames
@@ -89,12 +83,9 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._frozen: Offsets | None = None
         self._latest: Offsets | None = None
         self._topics = KnownTopics(options)
-        # The leader epochs in which logs were seen to reach to an offset, of both ends of the batch to come.
-        self._epochs: dict[tuple[TopicPartition, int], int] = {}
-        self._compared_ids = False
+        self._epochs = SeenEpochs()
+        self._pace = TriggerPace(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
         self._has_planned_end = False
-        self._idle_wait_s = 0.0
-        self._last_trigger_s: float | None = None
         self._has_begun = False
         # Partitions of the checkpoint that the options do not name, as far as they have been met.
         self._left_partitions: set[TopicPartition] = set()
@@ -205,13 +196,14 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             latest = self._wait_for_news(start_offsets)
         self._latest = latest
         begin = self._begin_of(start_offsets, latest)
-        if not is_first and self._should_wait_for_more(begin, latest):
+        # An AvailableNow run would leave its last records unread.
+        if not is_first and self._frozen is None and self._pace.waits_for_more(waiting(begin, latest)):
             return start
         end = self._limited(begin, latest, limit)
         if not self._new_from_first:
             # The first batch of new partitions has none of their records, but holds their start for a repetition.
             end = {tp: offset if tp in start_offsets else begin.get(tp, offset) for tp, offset in end.items()}
-        self._remember_epochs(start_offsets, end)
+        self._epochs.remember(start_offsets, end, self._lookup.leader_epochs(end))
         if is_first:
             return to_json(end, initial=self._initial)
         if end == start_offsets:
@@ -221,7 +213,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 # The run ends here: the last chance to commit its last batch.
                 self._registry.follow(start_offsets, self._topics.ids, last=True)
             return start
-        self._idle_wait_s = 0.0
+        self._pace.has_batch()
         return to_json(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -286,24 +278,17 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         not_below = {tp: offset for tp, offset in start_offsets.items() if tp.topic not in self._topics.recreated}
         return self._lookup.latest(assigned.partitions, not_below)
 
-    def _remember_epochs(self, start_offsets: Offsets, end: Offsets) -> None:
-        # The first one counts: a later leader may have a log that was cut.
-        known = {at: epoch for at in start_offsets.items() if (epoch := self._epochs.get(at)) is not None}
-        now = self._lookup.leader_epochs(end)
-        self._epochs = {**{(tp, end[tp]): epoch for tp, epoch in now.items()}, **known}
-
     def _wait_for_news(self, start_offsets: Offsets) -> Offsets:
-        self._idle_wait_s = min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, self._idle_wait_s * 2))
-        until_s = time.monotonic() + self._idle_wait_s
-        while True:
-            time.sleep(self._idle_wait_s / _LOOKS)
+        latest = start_offsets
+        for _ in self._pace.looks():
             # New partitions are looked for once in a call of latestOffset, new records more often.
             latest = self._lookup.latest(start_offsets, start_offsets)
             if any(latest.get(tp, offset) < offset for tp, offset in start_offsets.items()):
                 # It may be a new topic of the same name, which its id shows.
                 return self._latest_now(start_offsets)
-            if latest != start_offsets or time.monotonic() >= until_s:
-                return latest
+            if latest != start_offsets:
+                break
+        return latest
 
     def _begin_of(self, start_offsets: Offsets, latest: Offsets) -> Offsets:
         """Return where each partition goes on: recreated topics at their first offset, new partitions at
@@ -332,21 +317,6 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _new_from_first(self) -> bool:
         return self._options.new_partition_start.positions == Positions(AT_EARLIEST)
 
-    def _should_wait_for_more(self, begin: Offsets, latest: Offsets) -> bool:
-        """Whether this is less than ``minOffsetsPerTrigger``, and ``maxTriggerDelay`` has not passed."""
-        minimum = self._options.min_offsets_per_trigger
-        # An AvailableNow run would leave its last records unread.
-        if minimum is None or self._frozen is not None:
-            return False
-        now_s = time.monotonic()
-        delay_s = self._options.max_trigger_delay_ms / 1000
-        # The first trigger of a run always fires, as in the JVM connector.
-        if self._last_trigger_s is None or now_s - self._last_trigger_s >= delay_s or waiting(begin, latest) >= minimum:
-            self._last_trigger_s = now_s
-            return False
-        time.sleep(_LONGEST_WAIT_S)
-        return True
-
     # The offset registry --------------------------------------------------------------------------------------------
 
     def _tell_registry(self, start_offsets: Offsets, is_first: bool) -> None:
@@ -366,21 +336,9 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         )
 
     def _compare_ids(self, known: Offsets, position: Mapping[str, Any]) -> set[str]:
-        """After a restart, return the topics that were recreated since, by the ids in the checkpoint and in commits.
-
-        ``position`` is the logged offset at which the query goes on. Raises SparkConditionError for such a topic unless
-        data may be lost.
-        """
-        if self._compared_ids:
-            return set()
-        self._compared_ids = True
-        committed = self._committed_ids(known)
-        kept = self._topics.kept(position)
-        if committed is None and not kept:
-            return set()
+        """After a restart, return the topics of these offsets that were created again since; see ``KnownTopics``."""
         topics = {tp.topic for tp in known}
-        self._topics.go_on(self._lookup.assigned(topics), kept, committed or {})
-        return topics & self._topics.recreated
+        return self._topics.compare(topics, position, lambda: self._committed_ids(known), self._lookup.assigned)
 
     def _committed_ids(self, known: Offsets) -> Mapping[str, bytes] | None:
         """Return the topic ids in the group's commits, None without a group, or if this process has begun the query."""
@@ -432,10 +390,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._topics.recreated = made_again
         self._topics.keep(end, {tp.topic for tp in end_offsets})
         end_offsets = {tp: offset for tp, offset in end_offsets.items() if tp in begin}
-        ranges = [
-            replace(each, start_epoch=self._epochs.get((each.topic_partition, each.start_offset), NO_LEADER_EPOCH))
-            for each in ranges_between(begin, end_offsets)
-        ]
+        ranges = self._epochs.with_epochs(ranges_between(begin, end_offsets))
         return [*tasks_of(self._options, planned_tasks(self._options, self._lookup, ranges))]
 
     def _begin_again(self, start: Offsets, end: Offsets) -> Offsets:

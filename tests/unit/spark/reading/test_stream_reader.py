@@ -13,7 +13,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.conditions import SparkConditionError
 from spark_kafkalite.spark.options.options import reader_options
 from spark_kafkalite.spark.options.positions import AT_EARLIEST, Positions
-from spark_kafkalite.spark.reading import stream_reader
+from spark_kafkalite.spark.reading import trigger_pace
 from spark_kafkalite.spark.reading.cluster_offsets import Assigned
 from spark_kafkalite.spark.reading.stream_reader import KafkaliteStreamReader
 from spark_kafkalite.spark.reading.topic_id import topic_id_text
@@ -490,7 +490,7 @@ def test_a_topic_made_again_while_the_source_waits_for_records_is_read_from_its_
     def made_again(_):
         cluster.ends[T0], cluster.topic_id = 4, b"2" * 16
 
-    monkeypatch.setattr("spark_kafkalite.spark.reading.stream_reader.time.sleep", made_again)
+    monkeypatch.setattr("spark_kafkalite.spark.reading.trigger_pace.time.sleep", made_again)
     assert spans(reader.partitions(first, reader.latestOffset(first, ALL))) == {"t-0": (0, 4)}
 
 
@@ -534,7 +534,7 @@ class SimulatedTime:
 
 def test_an_idle_source_waits_longer_and_longer_and_keeps_looking(monkeypatch):
     clock = SimulatedTime()
-    monkeypatch.setattr(stream_reader, "time", clock)
+    monkeypatch.setattr(trigger_pace, "time", clock)
     reader, cluster, first = lose()
     calls = 0
     while clock.now_s < 1.0:
@@ -552,7 +552,7 @@ def test_the_minimum_waits():
     reader, cluster, first = lose(minOffsetsPerTrigger="5")
     cluster.ends[T0] = 14
     # The first trigger of a run fires; so this one is the second.
-    reader._last_trigger_s = time.monotonic()
+    reader._pace._last_trigger_s = time.monotonic()
     assert reader.latestOffset(first, ALL) is first
     cluster.ends[T0] = 15
     assert reader.latestOffset(first, ALL) == {"t": {"0": 15}}
@@ -560,7 +560,7 @@ def test_the_minimum_waits():
 
 def test_the_longest_delay_ends_the_wait_for_the_minimum(monkeypatch):
     clock = SimulatedTime()
-    monkeypatch.setattr(stream_reader, "time", clock)
+    monkeypatch.setattr(trigger_pace, "time", clock)
     reader, cluster, first = lose(minOffsetsPerTrigger="100", maxTriggerDelay="90s")
     cluster.ends[T0] = 14
     # The first trigger of a run fires; from it on the delay counts.
