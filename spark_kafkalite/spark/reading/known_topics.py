@@ -90,9 +90,8 @@ class KnownTopics:
         now = assigned(topics)
         for topic, topic_id in now.topic_ids.items():
             if before := kept.get(topic):
-                self._ids[topic] = (
-                    topic_id if topic_id_text(topic_id) in before else topic_id_of(min(before)) or topic_id
-                )
+                is_same = topic_id_text(topic_id) in before
+                self._ids[topic] = topic_id if is_same else topic_id_of(min(before)) or topic_id
         self.note(now)
         return topics & self.recreated
 

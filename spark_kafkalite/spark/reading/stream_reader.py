@@ -34,7 +34,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.checkpoints.checkpoint_topics import meet_unsubscribed
-from spark_kafkalite.spark.conditions import LOSS_OFFSET_CHANGED, listed
+from spark_kafkalite.spark.conditions import listed
 from spark_kafkalite.spark.options.options import ReaderOptions
 from spark_kafkalite.spark.options.positions import AT_EARLIEST, Positions
 from spark_kafkalite.spark.pyspark_versions import (
@@ -44,9 +44,10 @@ from spark_kafkalite.spark.pyspark_versions import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from spark_kafkalite.spark.reading.available_now import RunEnd
 from spark_kafkalite.spark.reading.batch_reader import planned_tasks, report_gone
 from spark_kafkalite.spark.reading.cluster_offsets import ClusterOffsets
-from spark_kafkalite.spark.reading.data_loss import DataLoss, LossCause
+from spark_kafkalite.spark.reading.data_loss import LossCause
 from spark_kafkalite.spark.reading.known_topics import KnownTopics
 from spark_kafkalite.spark.reading.offset_json import from_json, to_json
 from spark_kafkalite.spark.reading.offset_ranges import (
@@ -80,7 +81,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._registry_made: OffsetRegistry | None = None
         self._initial: Offsets | None = None
         self._first_batch_planned = False
-        self._frozen: Offsets | None = None
+        self._run_end: RunEnd | None = None
         self._latest: Offsets | None = None
         self._topics = KnownTopics(options)
         self._epochs = SeenEpochs()
@@ -175,14 +176,14 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Take note of the ends of the logs; the query stops when it gets there."""
-        self._frozen = self._latest_now({})
+        self._run_end = RunEnd(self._latest_now({}), self._options.losses)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch, or ``start`` itself when there is nothing to do."""
         start_offsets, _ = from_json(start)
         start_offsets = self._without_unsubscribed(start_offsets)
         self._begin(start_offsets)
-        if self._options.available_now and self._frozen is None:
+        if self._options.available_now and self._run_end is None:
             self.prepareForTriggerAvailableNow()
         is_first = self._is_first_batch(start)
         if self._initial is None:
@@ -192,12 +193,12 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if not is_first:
             self._topics.keep(start, {tp.topic for tp in start_offsets})
         latest = self._latest_for(start_offsets, is_first)
-        if not is_first and self._frozen is None and latest == start_offsets and not self._topics.recreated:
+        if not is_first and self._run_end is None and latest == start_offsets and not self._topics.recreated:
             latest = self._wait_for_news(start_offsets)
         self._latest = latest
         begin = self._begin_of(start_offsets, latest)
         # An AvailableNow run would leave its last records unread.
-        if not is_first and self._frozen is None and self._pace.waits_for_more(waiting(begin, latest)):
+        if not is_first and self._run_end is None and self._pace.waits_for_more(waiting(begin, latest)):
             return start
         end = self._limited(begin, latest, limit)
         if not self._new_from_first:
@@ -209,7 +210,7 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if end == start_offsets:
             end = _told_apart(begin, end)
         if end == start_offsets:
-            if self._frozen is not None and self._registry is not None:
+            if self._run_end is not None and self._registry is not None:
                 # The run ends here: the last chance to commit its last batch.
                 self._registry.follow(start_offsets, self._topics.ids, last=True)
             return start
@@ -234,42 +235,12 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._initial is not None and not self._first_batch_planned and start == to_json(self._initial)
 
     def _latest_for(self, start_offsets: Offsets, is_first: bool) -> Offsets:
-        if self._frozen is None:
+        if self._run_end is None:
             return self._latest_now(start_offsets)
-        self._look_at_frozen(self._frozen, {} if is_first else start_offsets)
+        self._run_end.follow_logs({} if is_first else start_offsets, self._lookup, self._topics)
         if is_first:
-            # The start was resolved after the end was frozen: records and partitions that came in between belong to the
-            # next run, and the end must not lie before the start, nor lack a partition of it.
-            self._frozen = {
-                tp: max(self._frozen.get(tp, 0), start_offsets.get(tp, 0)) for tp in {**self._frozen, **start_offsets}
-            }
-        return self._frozen
-
-    def _look_at_frozen(self, frozen: Offsets, start_offsets: Offsets) -> None:
-        """Bring the end of an AvailableNow run up to date with the logs. It moves only if a topic or a log changed.
-
-        Partitions that were deleted since leave the run. Partitions of the start that were unknown when the run began
-        join it if they exist. The run reads a topic that was created again up to its new end. It reads a log that ends
-        below the run's end up to there: a task would wait for records that may never arrive.
-        """
-        known = {tp.topic for tp in {**start_offsets, **frozen}}
-        assigned = self._lookup.assigned(known)
-        self._topics.note(assigned)
-        there = set(assigned.partitions)
-        for tp in [tp for tp in frozen if tp not in there]:
-            del frozen[tp]
-        if missed := [tp for tp in start_offsets if tp in there and tp not in frozen]:
-            frozen.update(self._lookup.latest(missed, start_offsets))
-        latest = self._lookup.latest(
-            frozen, {tp: offset for tp, offset in frozen.items() if tp.topic not in self._topics.recreated}
-        )
-        lower = {tp: end for tp, end in latest.items() if tp.topic not in self._topics.recreated and end < frozen[tp]}
-        # Below the batch's start it is found when the batch is planned.
-        if cut := sorted(tp for tp, end in lower.items() if end >= start_offsets.get(tp, 0)):
-            shown = listed([f"{tp} went from {frozen[tp]} to {lower[tp]}" for tp in cut])
-            text = f"logs end below the end of this AvailableNow run: {shown}"
-            self._options.losses.meet(DataLoss(LOSS_OFFSET_CHANGED, LossCause.END_WENT_BACK, text), " to the new ends")
-        frozen.update({tp: end for tp, end in latest.items() if tp.topic in self._topics.recreated or tp in lower})
+            self._run_end.cover(start_offsets)
+        return self._run_end.offsets
 
     def _latest_now(self, start_offsets: Mapping[TopicPartition, int]) -> Offsets:
         assigned = self._lookup.assigned({tp.topic for tp in start_offsets})
