@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from spark_kafkalite.broker import start
 from spark_kafkalite.broker.start import BrokerStart
 from tests.interop.support.running_broker import RunningBroker, running_broker
 from tests.lab.fake_registry import FakeRegistry
 from tests.patience import wait_until_async
 
-# As BrokerStart.run calls them.
-PHASES = re.findall(r"self\.(_[a-z_]+)\(", inspect.getsource(BrokerStart.run))
+# As BrokerStart.run calls them: methods, which the simulator replaces, and functions.
+PHASES = re.findall(r"\b(_?[a-z_]+)\((?:loop|given|ground)[,)]", inspect.getsource(BrokerStart.run))
 
 # A stop may wait some seconds for connections and threads, and not for what is longer.
 ENDLESS_S = 5.0
@@ -46,19 +47,20 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 def after_phase(monkeypatch: pytest.MonkeyPatch, name: str, then: Any) -> None:
     """Have ``then`` called when a phase has ended."""
-    phase = getattr(BrokerStart, name)
+    owner: Any = BrokerStart if name.startswith("_") else start
+    phase = getattr(owner, name)
 
-    async def later(self: BrokerStart, *arguments: Any) -> Any:
-        result = await phase(self, *arguments)
+    async def later(*arguments: Any) -> Any:
+        result = await phase(*arguments)
         then()
         return result
 
-    def at_once(self: BrokerStart, *arguments: Any) -> Any:
-        result = phase(self, *arguments)
+    def at_once(*arguments: Any) -> Any:
+        result = phase(*arguments)
         then()
         return result
 
-    monkeypatch.setattr(BrokerStart, name, later if inspect.iscoroutinefunction(phase) else at_once)
+    monkeypatch.setattr(owner, name, later if inspect.iscoroutinefunction(phase) else at_once)
 
 
 def held() -> Counter[threading.Thread | str]:
