@@ -14,7 +14,7 @@ from typing import Any, Final
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.security.jaas import JaasEntry
 from spark_kafkalite.security.kerberos import KerberosLogin, KeytabSource, libraries
-from spark_kafkalite.security.kerberos_paths import keytab_path
+from spark_kafkalite.security.keytabs import keytab_path
 from spark_kafkalite.security.token_keeper import RefreshRules
 from spark_kafkalite.security.tokens import open_at_once
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
-from spark_kafkalite.client.keytabs import KEYTAB, KEYTAB_SETTINGS, named_keytab, with_keytab
 from spark_kafkalite.redaction import shown_value
+from spark_kafkalite.security.keytabs import KEYTAB, KEYTAB_SETTINGS, named_keytab, with_keytab
 from spark_kafkalite.spark.conditions import INVALID_OPTION, SparkConditionError, option_error
 
 _STORES: Final = ("ssl.keystore.location", "ssl.truststore.location")

@@ -1,4 +1,7 @@
-"""Which keytab a setting names: a path of its own, or an option of a JAAS entry."""
+"""How keytabs are named, and which one a setting names: by a path of its own, or in an option of a JAAS entry.
+
+Nothing here needs the libraries of Kerberos.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,19 @@ from typing import Final
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.security.jaas import parse_jaas
-from spark_kafkalite.security.kerberos_paths import keytab_path
 
 KEYTAB: Final = "sasl.kerberos.keytab"
 JAAS: Final = "sasl.jaas.config"
 KEYTAB_SETTINGS: Final = (KEYTAB, JAAS)
 _OPTION: Final = "keyTab"
+
+
+def keytab_path(keytab: str) -> str:
+    """Return the path of a keytab that may be named with ``FILE:`` (libkrb5) or as a file URL (Java)."""
+    kind, _, rest = keytab.partition(":")
+    if kind.lower() != "file":
+        return keytab
+    return rest.removeprefix("//") if rest.startswith("///") else rest
 
 
 def named_keytab(setting: str, value: str) -> str:
