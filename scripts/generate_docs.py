@@ -26,7 +26,7 @@ from spark_kafkalite.client.registry_consumer.config import CONNECTOR_SETTINGS
 from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
 from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.settings import Setting, SettingGroup
-from spark_kafkalite.spark.options.options import READER_OPTIONS, WRITER_OPTIONS
+from spark_kafkalite.spark.options.declarations import READER_OPTIONS, WRITER_OPTIONS
 from spark_kafkalite.version import WHEEL
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
-from spark_kafkalite.spark.options.options import READER_OPTIONS, WRITER_OPTIONS
+from spark_kafkalite.spark.options.declarations import READER_OPTIONS, WRITER_OPTIONS
 from tests.lab.jars import APACHE_KAFKA_VERSION
 from tests.paths import PROJECT
 

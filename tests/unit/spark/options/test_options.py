@@ -3,7 +3,8 @@ import pytest
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.security.settings import SECURITY_SETTINGS
 from spark_kafkalite.spark.conditions import SparkConditionError
-from spark_kafkalite.spark.options.options import READER_OPTIONS, reader_options, writer_options
+from spark_kafkalite.spark.options.declarations import READER_OPTIONS
+from spark_kafkalite.spark.options.options import reader_options, writer_options
 from spark_kafkalite.spark.options.positions import AT_EARLIEST, AT_LATEST, Position, PositionKind, Positions
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}

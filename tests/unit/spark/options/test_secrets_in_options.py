@@ -12,7 +12,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.security.settings import JVM_ONLY_SETTINGS, SECURITY_SETTINGS
-from spark_kafkalite.spark.options.options import READER_OPTIONS, WRITER_OPTIONS, reader_options, writer_options
+from spark_kafkalite.spark.options.declarations import READER_OPTIONS, WRITER_OPTIONS
+from spark_kafkalite.spark.options.options import reader_options, writer_options
 from spark_kafkalite.spark.reading.batch_reader import KafkaliteBatchReader
 from spark_kafkalite.spark.reading.read_plan import ReadPlan
 from spark_kafkalite.spark.sink.writer import KafkaliteBatchWriter, KafkaliteStreamWriter
