@@ -51,10 +51,6 @@ class Authorizer:
             for listener in self._listeners:
                 listener()
 
-    def is_super_user(self, principal: str) -> bool:
-        """Whether the principal may do everything, whatever ACLs there are."""
-        return principal in self._super_users
-
     def decide(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> AclVerdict:

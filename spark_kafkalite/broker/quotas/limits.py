@@ -135,11 +135,6 @@ def value_text(entity: Entity, key: str, value: float) -> str:
     return str(min(int(value), most))
 
 
-def is_quota(key: str) -> bool:
-    """Return whether a setting of an entity is a quota that is enforced."""
-    return key in _CLIENT_KEYS or key in _IP_KEYS
-
-
 # Entity paths ---------------------------------------------------------------------------------------------------------
 
 
