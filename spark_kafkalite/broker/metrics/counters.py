@@ -87,3 +87,5 @@ class LogMeters:
     def __init__(self) -> None:
         self.topics = TopicMeters()
         self.flushes = Histogram()
+        # Flushes whose records may not be on the disk: their log directory is offline from then on.
+        self.failed_flushes = 0

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spark_kafkalite.broker.context import BrokerContext
     from spark_kafkalite.broker.network.acceptor import Acceptor
     from spark_kafkalite.broker.replication.replication import Replication
+    from spark_kafkalite.broker.upkeep.cleaner import Cleaner
     from spark_kafkalite.log.manager import LogManager
 
 
@@ -40,6 +41,7 @@ class MetricsEndpoint:
         self.meters = meters
         self.health = health
         self.logs: LogManager | None = None
+        self.cleaner: Cleaner | None = None
         self._broker: tuple[BrokerContext, Acceptor, Replication] | None = None
         self.address = ""
         self._access = listener.access
@@ -134,6 +136,8 @@ class MetricsEndpoint:
         families.requests(page, meters)
         if self.logs is not None:
             families.disks(page, self.logs.directories)
+        if self.cleaner is not None:
+            families.cleaning(page, self.cleaner)
         yield None
         if self._broker is not None:
             context, acceptor, replication = self._broker

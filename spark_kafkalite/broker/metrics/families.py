@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from spark_kafkalite.broker.replication.leader import Leader
     from spark_kafkalite.broker.replication.replicas import Replicas
     from spark_kafkalite.broker.replication.replication import Replication
+    from spark_kafkalite.broker.upkeep.cleaner import Cleaner
     from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
     from spark_kafkalite.log.directories.log_dirs import LogDirectories
     from spark_kafkalite.log.partition_log import PartitionLog
@@ -115,6 +116,8 @@ def requests(page: Page, meters: Meters) -> None:
             page.histogram(name, names, durations.buckets(), durations.total_s)
     page.family("kafkalite_log_flush_seconds", "histogram", "Flushes (fsync) of logs, with the wait for a thread.")
     page.histogram("kafkalite_log_flush_seconds", {}, meters.flushes.buckets(), meters.flushes.total_s)
+    text = "Flushes (fsync) that the disk has failed."
+    page.one("kafkalite_log_flush_failures_total", "counter", text, meters.failed_flushes)
 
 
 def connections(page: Page, acceptor: Acceptor, listeners: Iterable[str]) -> None:
@@ -293,6 +296,21 @@ def disks(page: Page, directories: LogDirectories) -> None:
         page.family(name, "gauge", text)
         for path, space in spaces:
             page.add(name, labels(directory=path), space[number])
+
+
+def cleaning(page: Page, cleaner: Cleaner) -> None:
+    """Write whether compacted logs are cleaned; nothing where ``log.cleaner.enable`` is off."""
+    idle_s = cleaner.seconds_since_look
+    if idle_s is None:
+        return
+    text = "Threads of log.cleaner.threads that have ended by themselves."
+    page.one("kafka_log_logcleaner_deadthreadcount", "gauge", text, cleaner.dead_count)
+    text = "Since the cleaner last looked for a log to clean; a long cleaning counts, too."
+    page.one("kafka_log_logcleanermanager_time_since_last_run_ms", "gauge", text, round(idle_s * 1000))
+    name = "kafka_log_logcleanermanager_uncleanable_partitions_count"
+    page.family(name, "gauge", "Compacted logs whose last cleaning has failed, by log directory.")
+    for directory, count in cleaner.uncleanable.items():
+        page.add(name, labels(logDirectory=directory), count)
 
 
 def registry(page: Page, context: BrokerContext) -> None:

@@ -155,6 +155,7 @@ class Flusher:
         self._running = False
         if self._meters is not None:
             self._meters.flushes.observe(self._clock.monotonic_s() - job.started_s)
+            self._meters.failed_flushes += job.error is not None and not job.can_be_repeated
         try:
             self._log.finish_flush(job)
         except KafkaStorageError as error:

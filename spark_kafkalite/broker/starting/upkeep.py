@@ -33,6 +33,8 @@ async def start_upkeep(
     given.undo.callback(context.retention.stop)
     cleaner = Cleaner(ground.settings, logs, replicas, io, given.clock, ground.slices)
     cleaner.start()
+    if ground.metrics is not None:
+        ground.metrics.cleaner = cleaner
     given.undo.push_async_callback(cleaner.stop)
     disks = DiskWatch(loop, io, logs, replicas, on_room=registry.membership.check_everything)
     disks.start()

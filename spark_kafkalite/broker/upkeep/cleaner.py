@@ -76,7 +76,9 @@ class Cleaner:
         self._clock = clock
         self._stop_wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        # Logs that are left alone, until which monotonic time.
+        # When a task last looked for a log to clean, in monotonic seconds; None as long as none is to look.
+        self._looked_s: float | None = None
+        # Logs whose last cleaning has failed, and until which monotonic time they are left alone.
         self._deferred: WeakKeyDictionary[PartitionLog, float] = WeakKeyDictionary()
         # How often in a row a child has died over a log.
         self._deaths: WeakKeyDictionary[PartitionLog, int] = WeakKeyDictionary()
@@ -86,6 +88,7 @@ class Cleaner:
     def start(self) -> None:
         """Begin to look for logs to clean, unless ``log.cleaner.enable`` is off."""
         if self._settings.current["log.cleaner.enable"]:
+            self._looked_s = self._clock.monotonic_s()
             self._start_tasks(self._settings.current)
             self._settings.add_listener(lambda _, new: self._start_tasks(new))
 
@@ -96,6 +99,25 @@ class Cleaner:
         loop = asyncio.get_running_loop()
         for number in range(len(self._tasks), config["log.cleaner.threads"]):
             self._tasks.append(loop.create_task(self._work(), name=f"cleaner-{number}"))
+
+    @property
+    def seconds_since_look(self) -> float | None:
+        """Since a task last looked for a log to clean; None with ``log.cleaner.enable`` off."""
+        return None if self._looked_s is None else self._clock.monotonic_s() - self._looked_s
+
+    @property
+    def dead_count(self) -> int:
+        """How many tasks have ended although they are wanted."""
+        return 0 if self._stop_wanted.is_set() else sum(task.done() for task in self._tasks)
+
+    @property
+    def uncleanable(self) -> dict[str, int]:
+        """How many compacted logs each log directory has whose last cleaning failed."""
+        counts = {directory.path: 0 for directory in self._logs.directories}
+        for log in self._deferred:
+            if not log.closed and log.config.is_compacted:
+                counts[log.disk.path] = counts.get(log.disk.path, 0) + 1
+        return counts
 
     async def stop(self) -> None:
         """Call off what is being copied and end what is being swapped; nothing is cleaned afterwards."""
@@ -139,6 +161,7 @@ class Cleaner:
 
     async def _next(self) -> tuple[Partition, CompactionPlan] | None:
         """Return the partition whose log is to be cleaned now, marked as being cleaned; None when none is."""
+        self._looked_s = self._clock.monotonic_s()
         turn = self._slices.turn()
         plans: list[CompactionPlan] = []
         partitions: dict[int, Partition] = {}
@@ -248,6 +271,7 @@ class Cleaner:
                     await self._survey(log, plan, str(error))
         else:
             self._deaths.pop(log, None)
+            self._deferred.pop(log, None)
             self._next_horizon_ms[log] = result.next_horizon_ms
             self._report(log, plan, result, self._clock.monotonic_s() - began_s)
         finally:
