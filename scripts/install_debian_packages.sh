@@ -6,6 +6,7 @@
 #   openssl   a TLS server that changes its keys
 #   buildah, debootstrap   images of conf/, in the soak (installed by hand: apt-get install buildah debootstrap crun)
 #   krb5-kdc, krb5-admin-server, krb5-user   a KDC; libkrb5-dev   what python-gssapi is built with (make setup-kerberos)
+#   prometheus  Prometheus and promtool, which evaluate conf/alerts.yml; its service may be disabled afterwards
 #   faketime  hosts whose clocks are wrong
 #   e2fsprogs, mount   disks of the tests' own that are filled or lose their power
 
@@ -22,6 +23,7 @@ command -v kadmin.local >/dev/null 2>&1 || [ -x /usr/sbin/kadmin.local ] || want
 command -v kinit >/dev/null 2>&1 || wanted="$wanted krb5-user"
 command -v krb5-config >/dev/null 2>&1 || wanted="$wanted libkrb5-dev"
 command -v faketime >/dev/null 2>&1 || wanted="$wanted faketime"
+command -v prometheus >/dev/null 2>&1 || wanted="$wanted prometheus"
 command -v losetup >/dev/null 2>&1 || wanted="$wanted mount"
 
 [ -n "$wanted" ] || exit 0

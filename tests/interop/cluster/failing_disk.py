@@ -4,8 +4,9 @@
 
 stands before a broker's command, of which only the ``--override NAME=VALUE`` pairs count. While there is a file
 ``broken_by(directory)``, every write and every flush of a file in the directory fails as on a disk that has died; while
-there is ``filled_by(directory)``, every write fails as on one that is full; while there is ``hung_by(directory)``, no
-write and no flush returns; while there is ``stalled_by(directory)``, writes do and flushes, which threads make, do not.
+there is ``unflushed_by(directory)``, every flush fails and no write does; while there is ``filled_by(directory)``,
+every write fails as on one that is full; while there is ``hung_by(directory)``, no write and no flush returns; while
+there is ``stalled_by(directory)``, writes do and flushes, which threads make, do not.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ def broken_by(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}-broken")
 
 
+def unflushed_by(directory: Path) -> Path:
+    """Return the file whose presence has every flush in a log directory fail."""
+    return directory.with_name(f"{directory.name}-unflushed")
+
+
 def filled_by(directory: Path) -> Path:
     """Return the file whose presence fills a log directory's disk."""
     return directory.with_name(f"{directory.name}-full")
@@ -51,9 +57,9 @@ class _Disks:
     directories: tuple[Path, ...] = ()
 
     @classmethod
-    def check(cls, path: str) -> None:
+    def check(cls, path: str, cause: Callable[[Path], Path] = broken_by) -> None:
         for directory in cls.directories:
-            if path.startswith(f"{directory}/") and broken_by(directory).exists():
+            if path.startswith(f"{directory}/") and cause(directory).exists():
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     @classmethod
@@ -86,6 +92,7 @@ class _File(OsFile):
     def sync(self) -> None:
         _Disks.wait("fdatasync", self.path, hung_by, stalled_by)
         _Disks.check(self.path)
+        _Disks.check(self.path, unflushed_by)
         super().sync()
 
 
