@@ -24,31 +24,6 @@ from tests.patience import PATIENCE_S, wait_until
 
 METRICS = {"metrics.listener": "127.0.0.1:0", "group.initial.rebalance.delay.ms": 0}
 TOKEN = "a-token-of-thirty-two-characters"
-# What the board "Strimzi Kafka" asks for, without the series of a JVM and of a kubelet.
-BOARD = {
-    "kafka_cluster_partition_atminisr": {"topic", "partition"},
-    "kafka_cluster_partition_replicascount": {"topic", "partition"},
-    "kafka_cluster_partition_underminisr": {"topic", "partition"},
-    "kafka_controller_kafkacontroller_activecontrollercount": set(),
-    "kafka_controller_kafkacontroller_offlinepartitionscount": set(),
-    "kafka_log_log_size": {"topic", "partition"},
-    "kafka_network_socketserver_networkprocessoravgidle_percent": set(),
-    "kafka_server_brokertopicmetrics_bytesin": {"topic"},
-    "kafka_server_brokertopicmetrics_bytesout": {"topic"},
-    "kafka_server_brokertopicmetrics_failedfetchrequests": {"topic"},
-    "kafka_server_brokertopicmetrics_failedproducerequests": {"topic"},
-    "kafka_server_brokertopicmetrics_messagesin": {"topic"},
-    "kafka_server_brokertopicmetrics_totalfetchrequests": {"topic"},
-    "kafka_server_brokertopicmetrics_totalproducerequests": {"topic"},
-    "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent": set(),
-    "kafka_server_kafkaserver_linux_disk_read_bytes": set(),
-    "kafka_server_kafkaserver_linux_disk_write_bytes": set(),
-    "kafka_server_replicamanager_leadercount": set(),
-    "kafka_server_replicamanager_partitioncount": set(),
-    "kafka_server_replicamanager_underreplicatedpartitions": set(),
-    "kafka_server_socket_server_metrics_connection_count": {"listener"},
-    "process_open_fds": set(),
-}
 Labels = frozenset[tuple[str, str]]
 
 
@@ -120,15 +95,6 @@ def test_what_clients_do_is_counted(broker: BrokerProcess) -> None:
     assert value(found, "kafkalite_request_seconds", api="Produce", phase="total") > 0
     assert value(found, "kafka_coordinator_group_groupmetadatamanager_numgroupsstable") == 1
     assert value(found, "kafka_server_socket_server_metrics_connection_count", listener="PLAINTEXT") > 0
-
-
-def test_the_series_of_the_board(broker: BrokerProcess) -> None:
-    with Producer(bootstrap_servers=broker.bootstrap) as producer:
-        producer.send("board", b"x").result(PATIENCE_S)
-    found = scraped_anew(broker)
-    assert set(BOARD) - set(found) == set()
-    for name, labels in BOARD.items():
-        assert any({key for key, _ in each} == labels for each in found[name]), name
 
 
 def test_refused_requests_are_counted(broker: BrokerProcess) -> None:
