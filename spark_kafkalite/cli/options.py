@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
 from spark_kafkalite.cli.output import warn
 from spark_kafkalite.client.command_config import read_command_config, warn_of_arguments
@@ -56,7 +57,7 @@ def bootstrap_option(function: Function) -> Function:
         "--broker-list",
         "bootstrap_server",
         default=DEFAULT_BOOTSTRAP_SERVER,
-        show_default=True,
+        show_default=f"bootstrap.servers of --command-config, or {DEFAULT_BOOTSTRAP_SERVER}",
         metavar="HOST:PORT[,...]",
         help="Brokers to ask first.",
     )(settings_options(function))
@@ -96,7 +97,8 @@ def client_settings(
 ) -> ClientSettings:
     """Return the settings of a client: ours for a terminal, then the file's, then the properties, then ``more``.
 
-    Warns of secrets that other users of this host can see. Raises ConfigError for the file, UsageError for properties.
+    An address that the user gives stands above those of the file and the properties, and the default below them. Warns
+    of secrets that other users of this host can see. Raises ConfigError for the file, UsageError for properties.
     """
     settings: ClientSettings = {"client.id": "kafkalite", **_TERMINAL_SETTINGS}
     if command_config:
@@ -104,9 +106,17 @@ def client_settings(
     properties = name_values(command_properties, "--command-property")
     warn_of_arguments(properties.items(), warn)
     settings.update(properties)
-    settings["bootstrap.servers"] = bootstrap_server
+    if not settings.get("bootstrap.servers") or not _is_default(bootstrap_server):
+        settings["bootstrap.servers"] = bootstrap_server
     settings.update({name.replace("_", "."): value for name, value in more.items() if value is not None})
     return settings
+
+
+def _is_default(bootstrap_server: str) -> bool:
+    """Return whether the user of the present command has left --bootstrap-server out."""
+    context = click.get_current_context(silent=True)
+    source = ParameterSource.DEFAULT if context is None else context.get_parameter_source("bootstrap_server")
+    return bootstrap_server == DEFAULT_BOOTSTRAP_SERVER and source is ParameterSource.DEFAULT
 
 
 def admin_settings(settings: Mapping[str, object], *, shared: bool = False) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,7 +112,7 @@ def add(
 
             credential = scram_credential(mechanism, password, new_salt(), iterations)
             _alter(store, name, {mechanism: credential})
-    said(f"user {name} can authenticate by {mechanism}")
+    said(f"user {name!r} can authenticate by {mechanism}")
 
 
 @command.command("list")
@@ -161,7 +162,7 @@ def delete(
     command_config: str | None,
     command_properties: tuple[str, ...],
 ) -> None:
-    """Delete a user's credentials. Its open connections end when they must authenticate again."""
+    """Delete a user's credentials. Its ACLs, its quotas and its open connections stay."""
     with _opened(registry, registry_dir, digest_file) as store:
         if store is None:
             with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
@@ -169,10 +170,15 @@ def delete(
         else:
             found = mechanisms or tuple(asyncio.run(_read(store)).get(name, ()))
             if not found:
-                raise ResourceNotFound(f"there is no user {name}; 'kafkalite users list' shows those that there are")
+                raise ResourceNotFound(f"there is no user {name!r} with a SCRAM credential")
             _alter(store, name, dict.fromkeys(found))
-    said(f"deleted the credentials of user {name}")
-    said("connections that it has open stay until connections.max.reauth.ms of the brokers' settings")
+    said(f"deleted the credentials of user {name!r}")
+    said("open connections of the user stay; connections.max.reauth.ms of the brokers bounds their time, if it is set")
+    principal = shlex.quote(f"User:{name}")
+    said(
+        "ACLs and quotas stay, and count for a later user of this name; to delete the ACLs: "
+        f"kafkalite acls delete --allow-principal {principal} --deny-principal {principal}"
+    )
 
 
 def _password(name: str, path: str | None) -> str:

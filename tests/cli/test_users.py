@@ -46,7 +46,7 @@ def test_the_first_administrator_adds_the_others(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     registry_dir = ("--registry-dir", str(tmp_path / "data" / "_registry"))
     made = users("add", "admin", *registry_dir, password=PASSWORD)
-    assert "user admin can authenticate by SCRAM-SHA-512" in made.stderr
+    assert "user 'admin' can authenticate by SCRAM-SHA-512" in made.stderr
     assert "there was no registry; a new one is made" in made.stderr
     with sasl(tmp_path) as broker:
         in_use = users("list", *registry_dir, code=1)
@@ -68,13 +68,27 @@ def test_the_first_administrator_adds_the_others(tmp_path: Path) -> None:
         wrong = users("list", *asking(tmp_path, broker, "bob", "x"), code=1)
         assert "check sasl.username and sasl.password" in wrong.stderr
         gone = users("delete", "bob", *admin)
-        assert "stay until connections.max.reauth.ms" in gone.stderr
-        assert "does not exist" in users("delete", "bob", *admin, code=1).stderr
+        assert "connections.max.reauth.ms of the brokers bounds their time" in gone.stderr
+        assert "kafkalite acls delete --allow-principal User:bob --deny-principal User:bob" in gone.stderr
+        assert "there is no user 'bob' with a SCRAM credential" in users("delete", "bob", *admin, code=1).stderr
+        nameless = users("add", "", *added, *admin, code=1)
+        assert "user '': Username must not be empty" in nameless.stderr
         missing = users("delete", "admin", "--mechanism", "SCRAM-SHA-256", *admin, code=1)
         assert "Attempt to delete a user credential that does not exist" in missing.stderr
     assert users("list", *registry_dir).stdout.splitlines()[1:] == ["admin  SCRAM-SHA-512  4096"]
     users("delete", "admin", *registry_dir)
-    assert "there is no user admin" in users("delete", "admin", *registry_dir, code=1).stderr
+    assert "there is no user 'admin'" in users("delete", "admin", *registry_dir, code=1).stderr
+
+
+def test_a_command_asks_the_brokers_of_its_file_unless_others_are_given(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        config = tmp_path / "client.properties"
+        config.write_text(f"bootstrap.servers={broker.bootstrap}\n")
+        assert users("list", "--command-config", str(config)).stdout.split() == ["USER", "MECHANISM", "ITERATIONS"]
+        assert users("list", "--command-property", f"bootstrap.servers={broker.bootstrap}").stdout
+        elsewhere = f"127.0.0.1:{free_ports(1)[0]}"
+        given = users("list", "--command-config", str(config), "--bootstrap-server", elsewhere, code=1)
+        assert f"tried {elsewhere}" in given.stderr
 
 
 def test_users_of_a_shared_registry_that_runs(tmp_path: Path) -> None:

@@ -94,7 +94,10 @@ class UserAdmin(AdminRequests):
         where there is no such credential, and then deletes none.
         """
         if mechanisms is None:
-            mechanisms = self.describe_users([user], timeout_ms=timeout_ms)[user]
+            try:
+                mechanisms = self.describe_users([user], timeout_ms=timeout_ms)[user]
+            except ResourceNotFound:
+                raise ResourceNotFound(f"there is no user {user!r} with a SCRAM credential") from None
         deletions = []
         for mechanism in mechanisms:
             _check_mechanism(mechanism)
@@ -111,7 +114,7 @@ class UserAdmin(AdminRequests):
             answer = self._cluster.request_controller(api_key, request, deadline)
             for result in answer.results:
                 if result.error_code:
-                    raise refusal(api_key, result.error_code, f"user {result.user}: {result.error_message}")
+                    raise refusal(api_key, result.error_code, f"user {result.user!r}: {result.error_message}")
 
         self._retried(ask, deadline)
 
