@@ -9,7 +9,7 @@ from typing import Final
 from spark_kafkalite.addresses import address_text
 from spark_kafkalite.broker.authentication.first_user import ensure_user
 from spark_kafkalite.broker.settings.config import BrokerConfig
-from spark_kafkalite.cli.output import said
+from spark_kafkalite.cli.output import said, warn
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.security.secure_directory import MECHANISM, USER, SecureDirectory
@@ -35,12 +35,17 @@ def secured(directory: Path, path: Path | None, overrides: Mapping[str, object])
     below |= made.broker_settings(f"broker-{config.broker_id}", hosts)
     store = _registry(config)
     try:
-        ensure_user(store, USER, MECHANISM, made.password)
+        fits = ensure_user(store, USER, MECHANISM, made.password)
     finally:
         store.close()
     first = config.listeners[0]
     port = first.advertised_port
     tell_of_files(made, address_text(first.advertised_host, port) if port else None)
+    if not fits:
+        warn(
+            f"user {USER!r} has another password than {made.password_file}, so the files for clients do not work; "
+            "write its password into that file and start the broker again"
+        )
     return below
 
 

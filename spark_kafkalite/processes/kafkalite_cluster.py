@@ -116,7 +116,12 @@ class KafkaliteCluster:
         self._write_secret()
         self.registry.start()
         if self.security is not None and self.security.sasl is not None:
-            ensure_user(self._connected(), USER, self.security.sasl, self.security.password)
+            fits = ensure_user(self._connected(), USER, self.security.sasl, self.security.password)
+            if not fits:
+                raise ChildFailed(
+                    f"user {USER!r} has another password than {self.security.password_file}; write its password into "
+                    "that file"
+                )
         for number in range(1, self._size + 1):
             self.brokers.setdefault(number, self._make_broker(number))
         # Its end waits for all, so that none is started behind the back of who handles the error of another.

@@ -48,13 +48,30 @@ class SecureDirectory:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._make_secrets()
+        except FileExistsError:
+            raise ConfigError(
+                f"{self.path}: is a file; name a directory, or a path where there is nothing yet"
+            ) from None
         except OSError as error:
             raise ConfigError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     @property
     def password(self) -> str:
-        """The password of the user ``admin``."""
-        return self._password_file.read_text(encoding="ascii").strip()
+        """The password of the user ``admin``. Raises ConfigError."""
+        try:
+            password = self.password_file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigError(f"{self.password_file}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{self.password_file}: is not UTF-8 text") from None
+        if not password.isprintable() or not password:
+            raise ConfigError(f"{self.password_file}: must hold one line, the password of the user {USER}")
+        return password
+
+    @property
+    def password_file(self) -> Path:
+        """The file that holds the password of the user ``admin``."""
+        return self.path / f"{USER}.password"
 
     def broker_settings(self, name: str, hosts: Iterable[str]) -> dict[str, object]:
         """Return the settings of a broker whose advertised hosts these are, without its listeners."""
@@ -80,7 +97,8 @@ class SecureDirectory:
             settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(self._client_store)}
         if self.sasl is not None:
             module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-            jaas = f'{module} required username="{USER}" password="{self.password}";'
+            quoted = self.password.replace("\\", "\\\\").replace('"', '\\"')
+            jaas = f'{module} required username="{USER}" password="{quoted}";'
             settings |= {"sasl.mechanism": self.sasl, "sasl.jaas.config": jaas}
         return settings
 
@@ -119,10 +137,6 @@ class SecureDirectory:
     # Files ----------------------------------------------------------------------------------------------------------
 
     @property
-    def _password_file(self) -> Path:
-        return self.path / f"{USER}.password"
-
-    @property
     def _authority_file(self) -> Path:
         return self.path / "ca.pem"
 
@@ -131,8 +145,8 @@ class SecureDirectory:
         return self.path / f"{USER}.pem"
 
     def _make_secrets(self) -> None:
-        if self.sasl is not None and not self._password_file.exists():
-            _write_secret(self._password_file, f"{secrets.token_urlsafe(24)}\n".encode())
+        if self.sasl is not None and not self.password_file.exists():
+            _write_secret(self.password_file, f"{secrets.token_urlsafe(24)}\n".encode())
         if not self.protocol.encrypts:
             return
         if not self._authority_file.exists():

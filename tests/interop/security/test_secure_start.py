@@ -136,6 +136,30 @@ def test_the_files_that_secure_writes_serve_every_client(tmp_path: Path) -> None
         stop(again)
 
 
+def test_the_password_of_the_administrator_can_be_changed(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    secure = tmp_path / "secure"
+    process = start(tmp_path, port, 1)
+    try:
+        with Admin(dict(read_properties(secure / "client.properties"))) as admin:
+            admin.set_password("admin", "another password")
+    finally:
+        stop(process)
+    process = start(tmp_path, port, 2)
+    try:
+        told = f"user 'admin' has another password than {secure / 'admin.password'}"
+        assert told in process.stderr_path.read_text()
+    finally:
+        stop(process)
+    (secure / "admin.password").write_text("another password\n")
+    process = start(tmp_path, port, 3)
+    try:
+        assert told not in process.stderr_path.read_text()
+        goes_through(dict(read_properties(secure / "client.properties")), "t")
+    finally:
+        stop(process)
+
+
 def test_an_open_listener_is_not_secured(tmp_path: Path) -> None:
     done = subprocess.run(
         [

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafkalite.client.command_config import read_command_config
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.security import secure_directory
 from spark_kafkalite.security.certificate import subject_text
+from spark_kafkalite.security.jaas import parse_jaas
 from spark_kafkalite.security.secure_directory import SecureDirectory
 from spark_kafkalite.security.server_tls import names_host, server_context
 from spark_kafkalite.security.tls import client_context
@@ -92,8 +94,21 @@ def test_without_the_authoritys_key_nothing_is_issued(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the authority's key or certificate cannot be read"):
         made.broker_settings("broker-1", [])
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"file: cannot be written: "):
+    with pytest.raises(ConfigError, match=r"file: is a file; name a directory"):
         SecureDirectory(tmp_path / "file")
+
+
+def test_a_password_of_the_users_own_reaches_all_files(tmp_path: Path) -> None:
+    made = SecureDirectory(tmp_path)
+    password = 'Gr\u00fcn "und" \\blau'
+    made.password_file.write_text(password + "\n", encoding="utf-8")
+    made.write_client_files("a.example:9092")
+    read = read_command_config(str(tmp_path / "client.properties"), print)
+    assert parse_jaas(read["sasl.jaas.config"]).options["password"] == password
+    assert read_command_config(str(tmp_path / "librdkafka.properties"), print)["sasl.password"] == password
+    made.password_file.write_text("two\nlines\n")
+    with pytest.raises(ConfigError, match=r"admin\.password: must hold one line"):
+        made.write_client_files("a.example:9092")
 
 
 def test_the_settings_fit_the_protocol(tmp_path: Path) -> None:
