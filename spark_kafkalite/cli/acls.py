@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -25,6 +27,7 @@ from spark_kafkalite.acls import (
 )
 from spark_kafkalite.cli.options import ActionGroup, bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table, said
+from spark_kafkalite.errors import SecurityDisabled
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
@@ -83,8 +86,8 @@ def _resource_options(function: Function) -> Function:
 
 def _entry_options(function: Function) -> Function:
     for option in (
-        click.option("--deny-host", "deny_hosts", multiple=True, metavar="ADDRESS", help="Default: all."),
-        click.option("--allow-host", "allow_hosts", multiple=True, metavar="ADDRESS", help="Default: all."),
+        click.option("--deny-host", "deny_hosts", multiple=True, metavar="IP-ADDRESS", help="Default: all."),
+        click.option("--allow-host", "allow_hosts", multiple=True, metavar="IP-ADDRESS", help="Default: all."),
         click.option("--deny-principal", "denied", multiple=True, metavar="TYPE:NAME", help="Repeatable."),
         click.option(
             "--allow-principal",
@@ -120,12 +123,19 @@ class _ChosenAcls:
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
 
-    def admin(self) -> Any:
-        """Return a connection, as a context manager."""
+    @contextlib.contextmanager
+    def admin(self) -> Iterator[Admin]:
+        """Give a connection. Raises SecurityDisabled, with what to set, if the broker has no authorizer."""
         options = self._options
-        return reachable_admin(
-            client_settings(options["bootstrap_server"], options["command_config"], options["command_properties"])
-        )
+        try:
+            with reachable_admin(
+                client_settings(options["bootstrap_server"], options["command_config"], options["command_properties"])
+            ) as admin:
+                yield admin
+        except SecurityDisabled:
+            raise SecurityDisabled(
+                "the broker obeys no ACLs; set authorizer.class.name and super.users at all brokers, and restart them"
+            ) from None
 
     def resources(self) -> list[tuple[ResourceType, str]]:
         """Return the resources that are named."""
@@ -184,7 +194,7 @@ class _ChosenAcls:
                 for principal, host, permission in principals:
                     entry = AccessControlEntry(principal, host, Operation(operation), permission)
                     acl = Acl(Resource(resource_type, resource_pattern, name), entry)
-                    problem = problem_of(acl)
+                    problem = problem_of(acl) or _host_problem(host)
                     if problem is not None:
                         raise click.UsageError(problem)
                     found.append(acl)
@@ -215,6 +225,17 @@ class _ChosenAcls:
         return self.operations_on(ResourceType(resource_type), filters=True)
 
 
+def _host_problem(host: str) -> str | None:
+    """Return why no client can have this host. Brokers compare it as text with the address of the client."""
+    if host == WILDCARD:
+        return None
+    try:
+        usual = str(ipaddress.ip_address(host))
+    except ValueError:
+        return f"the host {host!r} is neither an IP address nor '*'; ACLs have no ranges and no names of hosts"
+    return None if usual == host else f"write the host {host!r} as {usual!r}, as brokers do"
+
+
 def _role_options(function: Function) -> Function:
     for option in (
         click.option("--consumer", is_flag=True, help="Read and Describe on topics, Read on groups."),
@@ -239,7 +260,7 @@ def add(**options: Any) -> None:
     with chosen.admin() as admin:
         admin.create_acls(acls)
     print_table(_HEADINGS, _rows(acls))
-    said(f"{len(acls)} ACLs are in force")
+    said(f"in force: {_acls(acls)}")
 
 
 @command.command("list")
@@ -278,9 +299,13 @@ def delete(force: bool, **options: Any) -> None:
             return
         print_table(_HEADINGS, _rows(meant))
         if not force:
-            click.confirm(f"Delete these {len(meant)} ACLs?", abort=True, err=True)
+            click.confirm(f"Delete {_acls(meant)}?", abort=True, err=True)
         gone = admin.delete_acls(filters)
-    said(f"{len(gone)} ACLs have been deleted")
+    said(f"deleted {_acls(gone)}")
+
+
+def _acls(acls: Sequence[Acl]) -> str:
+    return f"{len(acls)} ACL{'s' * (len(acls) != 1)}"
 
 
 def _meant(admin: Admin, filters: Sequence[AclFilter]) -> list[Acl]:

@@ -58,7 +58,7 @@ def test_acls_from_their_addition_to_their_deletion(run: Run) -> None:
         ["Allow", "User:alice", "DescribeConfigs", "Topic", "Literal", "orders", "10.0.0.1"],
     ]
     assert rows(added) == expected
-    assert added.stderr == "kafkalite: 2 ACLs are in force\n"
+    assert added.stderr == "kafkalite: in force: 2 ACLs\n"
     run(
         "add",
         "--deny-principal",
@@ -107,11 +107,27 @@ def test_the_rights_of_roles(run: Run) -> None:
         (("add", "--allow-host", "::1", "--topic", "t"), "--allow-host is given without --allow-principal"),
         (("add", "--allow-principal", "User:a", "--topic", "t", "--resource-pattern-type", "any"), "list and delete"),
         (("add", "--allow-principal", "User:a", "--producer", "--group", "g"), "--producer is for topics"),
+        (
+            ("add", "--deny-principal", "User:a", "--deny-host", "10.0.0.0/8", "--topic", "t"),
+            "the host '10.0.0.0/8' is neither an IP address nor '*'",
+        ),
+        (
+            ("add", "--allow-principal", "User:a", "--allow-host", "0:0:0:0:0:0:0:1", "--topic", "t"),
+            "write the host '0:0:0:0:0:0:0:1' as '::1'",
+        ),
         (("delete", "--force"), "name what to delete"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_a_broker_is_asked(run: Run, arguments: tuple[str, ...], said: str) -> None:
     assert said in run(*arguments, code=2).stderr
+
+
+def test_a_broker_without_an_authorizer_says_what_to_set(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        for action in (("add", "--allow-principal", "User:a", "--topic", "t"), ("list",)):
+            done = run_command("acls", *action, "--bootstrap-server", broker.bootstrap)
+            assert done.returncode == 1
+            assert "obeys no ACLs; set authorizer.class.name and super.users" in done.stderr
 
 
 def test_a_user_without_the_right_learns_which_it_needs(run: Run) -> None:
