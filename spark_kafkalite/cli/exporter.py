@@ -11,6 +11,7 @@ import click
 from spark_kafkalite.cli.groups.options import checked_connect
 from spark_kafkalite.cli.options import admin_settings, bootstrap_option, client_settings, reachable_admin
 from spark_kafkalite.cli.output import warn
+from spark_kafkalite.cli.rights import NOT_DESCRIBED, may_describe_cluster
 from spark_kafkalite.errors import BrokerUnreachable, HandshakeFailed
 
 _EVERYTHING: Final = ".*"
@@ -103,7 +104,9 @@ def command(
         checked_connect(zookeeper)
     try:
         # The client that stays warns of settings that are not known.
-        reachable_admin(settings, shared=True).close()
+        with reachable_admin(settings, shared=True) as asked:
+            if not may_describe_cluster(asked):
+                warn(NOT_DESCRIBED)
     except HandshakeFailed:
         raise
     except BrokerUnreachable as error:

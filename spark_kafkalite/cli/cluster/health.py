@@ -19,7 +19,8 @@ import click
 
 from spark_kafkalite.cli.cluster.reachable import can_connect
 from spark_kafkalite.cli.options import reachable_admin
-from spark_kafkalite.errors import ConfigError, KafkaError, KafkaliteError
+from spark_kafkalite.cli.rights import NOT_DESCRIBED
+from spark_kafkalite.errors import ClusterAuthorizationFailed, ConfigError, KafkaError, KafkaliteError
 from spark_kafkalite.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Health:
     refusing: list[TopicPartition]
     # Live brokers, as far as the broker that was asked knows, that cannot be connected to from here.
     unreachable: set[int]
+    # Whether the client may describe the cluster. If not, it may not see all topics either.
+    may_describe: bool
 
     @property
     def live(self) -> set[int]:
@@ -80,12 +83,15 @@ class Health:
 
     @property
     def exit_code(self) -> int:
-        """The code of the worst that was found; HEALTHY where all partitions are led and in sync."""
+        """The code of the worst that was found; HEALTHY where all partitions are led and in sync.
+
+        A client that may not describe the cluster does not know that: NO_ANSWER.
+        """
         if self.leaderless() or self.unanswered() or self.refusing:
             return OFFLINE
         if self.under_replicated() or self.unreachable or self.cluster.controller_id < 0:
             return UNDER_REPLICATED
-        return HEALTHY
+        return HEALTHY if self.may_describe else NO_ANSWER
 
     def text(self) -> str:
         """Return one line about what keeps the cluster from being healthy."""
@@ -99,6 +105,8 @@ class Health:
             parts.append(f"no connection to broker {', '.join(map(str, sorted(self.unreachable)))}")
         if self.cluster.controller_id < 0:
             parts.append("no controller is known")
+        if not self.may_describe:
+            parts.append(NOT_DESCRIBED)
         return "; ".join(parts) or f"all {len(self.partitions)} partitions are led and in sync"
 
 
@@ -111,11 +119,15 @@ def find_health(admin: Admin) -> Health:
     }
     settings = admin.describe_topic_settings(topics, TOPIC_SETTINGS)
     moving: Mapping[TopicPartition, Reassignment] = {}
+    may_describe = True
     # Brokers of earlier versions, and of other projects, may not list any.
     with suppress(KafkaError):
-        moving = admin.list_partition_reassignments()
+        try:
+            moving = admin.list_partition_reassignments()
+        except ClusterAuthorizationFailed:
+            may_describe = False
     refusing = list(_refusing(partitions, settings, moving))
-    return Health(cluster, partitions, settings, refusing, _unreachable(cluster))
+    return Health(cluster, partitions, settings, refusing, _unreachable(cluster), may_describe)
 
 
 def _refusing(

@@ -20,6 +20,7 @@ from spark_kafkalite.cli.cluster.health import (
 from spark_kafkalite.cli.cluster.replica_logs import ReplicaLogs, ask_directories, logs_in, ranges_text
 from spark_kafkalite.cli.options import ClientSettings, client_options, json_option, reachable_admin
 from spark_kafkalite.cli.output import echo, print_json, print_table, warn
+from spark_kafkalite.cli.rights import NOT_DESCRIBED
 from spark_kafkalite.errors import KafkaliteError, UnsupportedVersion
 from spark_kafkalite.log.directories.fullness import WHAT_TO_DO, fullness_text, used_percent, warned_level
 from spark_kafkalite.log.files.fs import Space
@@ -133,7 +134,7 @@ Examples:
     "with_exit_code",
     is_flag=True,
     help="End with 1 if something is under-replicated, 3 if something is offline, refuses acks=all or has a full "
-    "disk, 4 if no broker answers.",
+    "disk, 4 if no broker answers or the client may not describe the cluster.",
 )
 def status(
     client: ClientSettings,
@@ -161,6 +162,8 @@ def status(
 
 
 def _warn(found: _Status) -> None:
+    if not found.may_describe:
+        warn(NOT_DESCRIBED)
     for broker in sorted(found.unreachable):
         warn(
             f"broker {broker} cannot be connected to. It has just ended, or the other brokers do not notice its end "
@@ -211,8 +214,9 @@ def _look(admin: Admin) -> _Status:
         *_of_topics(partitions, health.settings),
     ]
     return _Status(
-        cluster, partitions, health.settings, health.refusing, health.unreachable, eligible, why, directories, warnings
-    )
+        cluster, partitions, health.settings, health.refusing, health.unreachable, health.may_describe,
+        eligible, why, directories, warnings,
+    )  # fmt: skip
 
 
 def _of_brokers(admin: Admin, cluster: ClusterDescription, unreachable: set[int], known: int) -> Iterable[str]:

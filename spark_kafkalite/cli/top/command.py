@@ -13,6 +13,7 @@ import click
 
 from spark_kafkalite.cli.options import bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table, warn
+from spark_kafkalite.cli.rights import NOT_DESCRIBED, may_describe_cluster
 from spark_kafkalite.cli.top.view import BY_GROWTH, BY_LAG, View
 from spark_kafkalite.exposition.access import read_token
 
@@ -81,6 +82,8 @@ def command(
     token = None if metrics_token_file is None else read_token(metrics_token_file, "--metrics-token-file").decode()
     settings = client_settings(bootstrap_server, command_config, command_properties, client_id="kafkalite-top")
     with reachable_admin(settings) as admin:
+        if not may_describe_cluster(admin):
+            warn(NOT_DESCRIBED)
         from spark_kafkalite.cli.top.looks import Looks
 
         looks = Looks(admin, token=token, groups_by=groups_by)

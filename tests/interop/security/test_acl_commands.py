@@ -134,3 +134,27 @@ def test_a_user_without_the_right_learns_which_it_needs(run: Run) -> None:
     assert "needs DESCRIBE on the cluster" in run("list", user="alice", code=1).stderr
     arguments = ("add", "--allow-principal", "User:alice", "--topic", "t")
     assert "needs ALTER on the cluster" in run(*arguments, user="alice", code=1).stderr
+
+
+def test_a_client_that_may_not_describe_the_cluster_is_told_and_calls_nothing_healthy(
+    broker: BrokerProcess, run: Run, tmp_path: Path
+) -> None:
+    run("list", user="alice", code=1)
+    where = ("--bootstrap-server", broker.bootstrap, "--command-config", str(tmp_path / "alice.properties"))
+    told = "this client may not DESCRIBE the cluster"
+    for command, code in (
+        (("cluster", "status"), 0),
+        (("cluster", "status", "--exit-code"), 4),
+        (("cluster", "wait", "--healthy", "--timeout", "1"), 4),
+        (("top", "--once"), 0),
+    ):
+        done = run_command(*command, *where)
+        assert done.returncode == code and told in done.stderr, done
+    names = ("--topic", "*", "--group", "*", "--cluster")
+    run("add", "--allow-principal", "User:alice", "--operation", "Describe", *names)
+    try:
+        for command in (("cluster", "status", "--exit-code"), ("top", "--once")):
+            done = run_command(*command, *where)
+            assert done.returncode == 0 and told not in done.stderr, done
+    finally:
+        run("delete", "--force", "--allow-principal", "User:alice")
