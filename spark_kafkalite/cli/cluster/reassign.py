@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,6 +106,9 @@ def reassign(
             racks = {node.node_id: node.rack for node in admin.describe_cluster().brokers}
             if drain is not None:
                 named = drained(current, racks, drain)
+                if not named and drain not in racks:
+                    said(f"no broker {drain} is live, and no partition has a replica on it; live: {_numbers(racks)}")
+                    return 0
             elif factor is not None:
                 _check_topics(topics, current)
                 named = with_factor(current, racks, topics, factor)
@@ -119,11 +122,16 @@ def reassign(
         return _move(admin, named, current, timeout_s if wait else None, execute=action == "execute")
 
 
+def _numbers(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(brokers)))
+
+
 def _text_of(file: str) -> str:
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"--file {file} cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise click.UsageError(f"--file {file} cannot be read: {reason}") from None
 
 
 def _assignment(admin: Admin, topics: set[str] | None) -> dict[TopicPartition, tuple[int, ...]]:

@@ -55,23 +55,26 @@ def wait(
     """
     if healthy + in_sync + (drained is not None) != 1:
         raise click.UsageError("name what to wait for: --healthy, --in-sync or --drained")
-    wanted = "healthy" if healthy else "in sync" if in_sync else f"without replicas on broker {drained}"
+    subject = "the cluster" if drained is None else f"broker {drained}"
+    wanted = "healthy" if healthy else "in sync" if in_sync else "drained"
     until_s, told = time.monotonic() + timeout_s, ""
     while True:
         try:
             found = health_of(client)
-            if drained is not None:
+            if not healthy and not found.may_describe:
+                code, text = UNDER_REPLICATED, found.text()
+            elif drained is not None:
                 code, text = _not_drained(found, drained)
             else:
                 code, text = _out_of_sync(found) if in_sync else (found.exit_code, found.text())
         except NoAnswer as error:
             code, text = error.exit_code, " ".join(error.format_message().split())
         if code == HEALTHY:
-            click.echo(f"The cluster is {wanted}: {text}")
+            click.echo(f"{subject.capitalize()} is {wanted}: {text}")
             return code
         is_over = time.monotonic() >= until_s
         if is_over:
-            said(f"the cluster is not {wanted} after {timeout_s:g} s: {text}")
+            said(f"{subject} is not {wanted} after {timeout_s:g} s: {text}")
             return code if healthy else min(code, 1)
         if text != told:
             said(f"waiting: {text}")

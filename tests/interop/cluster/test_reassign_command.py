@@ -59,12 +59,12 @@ def test_a_broker_is_drained_by_a_plan_in_a_file(cluster: KafkaliteCluster, admi
     pending = run(cluster, "reassign", "--verify", "--file", str(file), code=1)
     assert "There is no active reassignment of partition t-0, but its replicas are 1, 2, not " in pending.stdout
     assert run(cluster, "wait", "--drained", "1", "--timeout", "0", code=1).stderr.startswith(
-        "kafkalite: the cluster is not without replicas on broker 1 after 0 s: broker 1 has replicas of 4 of "
+        "kafkalite: broker 1 is not drained after 0 s: broker 1 has replicas of 4 of "
     )
     moved = run(cluster, "reassign", "--execute", "--file", str(file), "--wait")
     assert moved.stderr.endswith("kafkalite: all 4 partitions have moved\n")
     assert run(cluster, "reassign", "--verify", "--file", str(file)).stdout.count("is completed") == 4
-    assert run(cluster, "wait", "--drained", "1").stdout.startswith("The cluster is without replicas on broker 1: ")
+    assert run(cluster, "wait", "--drained", "1").stdout.startswith("Broker 1 is drained: ")
     # What --execute prints is the way back.
     file.write_text(moved.stdout)
     run(cluster, "reassign", "--execute", "--file", str(file), "--wait")
@@ -79,6 +79,10 @@ def test_replicas_are_spread_and_topics_get_more_of_them(cluster: KafkaliteClust
     assert max(held) - min(held) <= 1 and sorted(each[0] for each in replicas(admin)) == [1, 2, 3, 4]
     again = run(cluster, "reassign", "--plan", "--spread")
     assert (again.stdout, again.stderr.count("nothing is to be moved")) == ("", 1)
+    unknown = run(cluster, "reassign", "--plan", "--drain", "40")
+    assert unknown.stderr == (
+        "kafkalite: no broker 40 is live, and no partition has a replica on it; live: 1, 2, 3, 4\n"
+    )
 
 
 def test_what_is_in_progress_is_cancelled(cluster: KafkaliteCluster, admin: Admin) -> None:
