@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -19,6 +19,8 @@ _MOST_PROBLEMS: Final = 6
 _TABLE_LINES: Final = 2
 _LEAST_ROWS: Final = 2
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
+# Columns of brokers that a narrow terminal leaves out, the first of them first.
+_OPTIONAL: Final = ("OUT/S", "IN/S", "FREE", "REPLICAS", "LOOP-LAG", "LEADERS", "NOTE")
 _FULL_FROM_PERCENT: Final = 85
 _LATE_FROM_MS: Final = 50
 
@@ -29,7 +31,7 @@ def drawn(view: View, width: int, height: int, seconds_ago: float) -> Renderable
     problems = view.partitions[:_MOST_PROBLEMS]
     used = 2 + _TABLE_LINES + len(brokers) + ((_TABLE_LINES + len(problems)) if problems else 0)
     room = max(0, height - used)
-    parts: list[RenderableType] = [_head(view, seconds_ago), _brokers(brokers, len(view.brokers))]
+    parts: list[RenderableType] = [_head(view, seconds_ago), _brokers(brokers, len(view.brokers), width)]
     if problems:
         parts.append(_partitions(problems, len(view.partitions)))
     if width >= _SIDE_BY_SIDE_FROM:
@@ -90,28 +92,51 @@ def _table(title: str, columns: Sequence[tuple[str, bool]], wide: str) -> Table:
     return table
 
 
-def _brokers(rows: Iterable[BrokerRow], total: int) -> Table:
-    table = _table(f"Brokers ({total})", [
-        ("ID", True), ("ADDRESS", False), ("LEADERS", True), ("REPLICAS", True), ("RECORDS/S", True), ("IN/S", True),
-        ("OUT/S", True), ("DISK", True), ("FREE", True), ("LOOP-LAG", True), ("NOTE", False),
-    ], "NOTE")  # fmt: skip
-    for row in rows:
-        full = row.disk_used_percent is not None and row.disk_used_percent >= _FULL_FROM_PERCENT
-        late = row.loop_lag_p99_ms is not None and row.loop_lag_p99_ms >= _LATE_FROM_MS
-        table.add_row(
-            str(row.id),
-            Text(printable(row.address)) if row.is_live else Text("not in the cluster", "bold red"),
-            str(row.leaders),
-            str(row.replicas),
-            _rate(row.records_per_s),
-            _bytes(row.bytes_in_per_s),
-            _bytes(row.bytes_out_per_s),
-            Text("-" if row.disk_used_percent is None else f"{row.disk_used_percent:.0f} %", "red" if full else ""),
-            _bytes(row.disk_free_bytes),
-            Text("-" if row.loop_lag_p99_ms is None else f"{row.loop_lag_p99_ms:.1f} ms", "red" if late else ""),
-            Text(printable(row.problem or "") if row.is_live else "", "red"),
-        )
+def _brokers(rows: Sequence[BrokerRow], total: int, width: int) -> Table:
+    columns: dict[str, list[Text]] = {
+        "ID": [Text(str(row.id)) for row in rows],
+        "ADDRESS": [
+            Text(printable(row.address)) if row.is_live else Text("not in the cluster", "bold red") for row in rows
+        ],
+        "LEADERS": [Text(str(row.leaders)) for row in rows],
+        "REPLICAS": [Text(str(row.replicas)) for row in rows],
+        "RECORDS/S": [Text(_rate(row.records_per_s)) for row in rows],
+        "IN/S": [Text(_bytes(row.bytes_in_per_s)) for row in rows],
+        "OUT/S": [Text(_bytes(row.bytes_out_per_s)) for row in rows],
+        "DISK": [_percent(row.disk_used_percent) for row in rows],
+        "FREE": [Text(_bytes(row.disk_free_bytes)) for row in rows],
+        "LOOP-LAG": [_lag(row.loop_lag_p99_ms) for row in rows],
+        "NOTE": [Text(printable(row.problem or "") if row.is_live else "", "red") for row in rows],
+    }
+    for heading in _unneeded(columns):
+        if _width(columns) <= width:
+            break
+        del columns[heading]
+    is_left = ("ADDRESS", "NOTE")
+    table = _table(f"Brokers ({total})", [(heading, heading not in is_left) for heading in columns], "NOTE")
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*cells)
     return table
+
+
+def _unneeded(columns: Mapping[str, Sequence[Text]]) -> list[str]:
+    """Return the columns of brokers that a narrow terminal can do without: first those that know nothing."""
+    unknown = [heading for heading in _OPTIONAL if all(cell.plain in ("-", "") for cell in columns[heading])]
+    return [*unknown, *(heading for heading in _OPTIONAL if heading not in unknown and heading != "NOTE")]
+
+
+def _width(columns: Mapping[str, Sequence[Text]]) -> int:
+    return sum(max(len(heading), *(cell.cell_len for cell in cells), 0) + 2 for heading, cells in columns.items())
+
+
+def _percent(used: float | None) -> Text:
+    full = used is not None and used >= _FULL_FROM_PERCENT
+    return Text("-" if used is None else f"{used:.0f} %", "red" if full else "")
+
+
+def _lag(p99_ms: float | None) -> Text:
+    late = p99_ms is not None and p99_ms >= _LATE_FROM_MS
+    return Text("-" if p99_ms is None else f"{p99_ms:.1f} ms", "red" if late else "")
 
 
 def _topics(rows: Iterable[TopicRow], view: View) -> Table:

@@ -56,6 +56,24 @@ def test_a_screen_fits_the_terminal(width: int, height: int, count: int) -> None
         assert any("t0[red]" in line for line in lines)
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_narrow_terminal_leaves_columns_of_brokers_out_and_cuts_none(width: int) -> None:
+    address = "broker-1.kafka.example:9092"
+    known = BrokerRow(1, address, True, True, 1000, 3000, 123456.0, 2e6, 3e6, 91.5, 10**9, 70.0, None)
+    unknown = BrokerRow(2, address, True, False, 1000, 3000, None, None, None, None, None, None, None)
+    for row in (known, unknown):
+        out = io.StringIO()
+        shown = View("cluster", 1, (row,), (), (), (), {}, 0.0)
+        Console(file=out, width=width, height=24, force_terminal=True, color_system=None).print(
+            drawn(shown, width, 24, 0.0)
+        )
+        headings, cells = out.getvalue().split("\n")[3:5]
+        assert "\u2026" not in headings + cells
+        assert address in cells and "RECORDS/S" in headings and "DISK" in headings
+        if width in (60, 200):
+            assert ("OUT/S" in headings) == (width == 200)
+
+
 def test_a_problem_is_shown_in_place_of_the_help() -> None:
     out = io.StringIO()
     Console(file=out, width=80, height=24).print(drawn(View(problem="no broker answers"), 80, 24, 0.0))
