@@ -290,15 +290,16 @@ def alter(
     hold until the broker ends.
     """
     from_file = read_properties(Path(file)) if file is not None else {}
-    changes = _changes(from_file, added, deleted, appended, subtracted)
     named = _quotas_named(named_quotas, entity_types, entity_names, entity_defaults)
     if named is not None:
+        changes = _changes(from_file, added, deleted, appended, subtracted)
         with reachable_admin(client) as admin:
             alter_quotas(admin, named, changes, validate_only=validate_only, as_json=as_json)
         return
     _, entity = _entity(entity_types, entity_names, entity_defaults, topic, broker, broker_defaults)
     if entity is None:
-        raise click.UsageError("alter one topic, one broker, or all brokers (--entity-default)")
+        raise click.UsageError("alter one topic, one broker or its loggers, or all brokers (--entity-default)")
+    changes = _changes(from_file, added, deleted, appended, subtracted)
     with reachable_admin(client) as admin:
         if entity.kind != _LOGGERS:
             _check_deleted(admin, entity, [change.name for change in changes if change.operation == "delete"])
