@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from spark_kafkalite.cli.output import echo, print_json
+from spark_kafkalite.cli.output import echo, print_json, said
 from spark_kafkalite.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def describe_quotas(admin: Admin, named: Named, *, as_json: bool) -> None:
     if as_json:
         print_json([{"entity": dict(each.entity), "quotas": dict(each.quotas)} for each in described])
         return
+    if not described:
+        said("no such quota is set; quotas of users alone, of clients alone and of both are described separately")
     for each in described:
         values = ", ".join(f"{key}={value}" for key, value in sorted(each.quotas.items()))
         echo(f"Quota configs for {_text(each)} are {values}")

@@ -120,7 +120,8 @@ def test_quotas(run: Command) -> None:
     run("configs", "alter", "--client-defaults", "--delete-config", "consumer_byte_rate")
     run("configs", "alter", "--ip-defaults", "--delete-config", "connection_creation_rate")
     for kind in ("users", "clients", "ips"):
-        assert run("configs", "describe", "--entity-type", kind).stdout == ""
+        nothing = run("configs", "describe", "--entity-type", kind)
+        assert nothing.stdout == "" and "no such quota is set; quotas of users alone" in nothing.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ import click
 from spark_kafkalite.cli.options import ClientSettings, client_options, json_option, reachable_admin, topic_pattern
 from spark_kafkalite.cli.output import echo, print_json
 from spark_kafkalite.errors import UnknownTopicOrPartition, UnsupportedVersion
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import TopicPartition, topic_name_problem
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
@@ -93,6 +94,10 @@ def _matching(admin: Admin, topic: str | None, exclude_internal: bool, if_exists
         if (topic is None or topic_pattern(topic).fullmatch(name)) and not (exclude_internal and info.is_internal)
     }
     if topic is not None and not found and not if_exists:
+        if topic_name_problem(topic) is None:
+            # Lists leave out what the client may not describe. This raises an error that names the right.
+            with suppress(UnknownTopicOrPartition):
+                admin.describe_topics([topic])
         raise UnknownTopicOrPartition(f"no topic has the name or matches the pattern {topic!r}")
     return found
 

@@ -150,6 +150,10 @@ def test_a_client_that_may_not_describe_the_cluster_is_told_and_calls_nothing_he
     ):
         done = run_command(*command, *where)
         assert done.returncode == code and told in done.stderr, done
+    hidden = run_command("topics", "describe", "--topic", "t", *where)
+    assert hidden.returncode == 1 and "needs DESCRIBE on the topic" in hidden.stderr
+    pattern = run_command("topics", "describe", "--topic", "t|u", *where)
+    assert pattern.returncode == 1 and "matches the pattern 't|u'" in pattern.stderr
     names = ("--topic", "*", "--group", "*", "--cluster")
     run("add", "--allow-principal", "User:alice", "--operation", "Describe", *names)
     try:
