@@ -76,6 +76,10 @@ def test_the_first_administrator_adds_the_others(tmp_path: Path) -> None:
         missing = users("delete", "admin", "--mechanism", "SCRAM-SHA-256", *admin, code=1)
         assert "Attempt to delete a user credential that does not exist" in missing.stderr
     assert users("list", *registry_dir).stdout.splitlines()[1:] == ["admin  SCRAM-SHA-512  4096"]
+    told = "the registry has users, but no listener asks for them, so every client may do everything"
+    assert told not in broker.stderr_path.read_text()
+    with BrokerProcess(tmp_path / "data") as without_sasl:
+        assert told in without_sasl.stderr_path.read_text()
     users("delete", "admin", *registry_dir)
     assert "there is no user 'admin'" in users("delete", "admin", *registry_dir, code=1).stderr
 

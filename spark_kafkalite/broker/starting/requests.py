@@ -166,6 +166,12 @@ def _make_authentication(given: Given, ground: Ground, registry: OpenedRegistry)
         has_users, remedy = bool(registry.users.names()), f"kafkalite users add NAME {place}"
         for text in listener.warnings(name, has_scram_users=has_users, remedy=remedy):
             logger.warning("%s", text)
+    is_open = any(not each.protocol.encrypts and not each.protocol.uses_sasl for each in config.listeners)
+    if is_open and not listeners and ground.authorizer is None and registry.users.names():
+        logger.warning(
+            "the registry has users, but no listener asks for them, so every client may do everything: set "
+            "listeners and authorizer.class.name as before, or give --secure the same directory"
+        )
     return Authentication(
         listeners,
         ground.inner_wire,
