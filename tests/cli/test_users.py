@@ -65,6 +65,10 @@ def test_the_first_administrator_adds_the_others(tmp_path: Path) -> None:
             "admin": {"SCRAM-SHA-512": 4096},
             "bob": {"SCRAM-SHA-256": 8192},
         }
+        anonymous = users("list", "--bootstrap-server", broker.bootstrap, code=1)
+        assert "a listener that authenticates by SASL does so" in anonymous.stderr
+        needed = "a client of it needs security.protocol=SASL_PLAINTEXT, sasl.mechanism and credentials"
+        assert needed in broker.stderr_path.read_text()
         wrong = users("list", *asking(tmp_path, broker, "bob", "x"), code=1)
         assert "check sasl.username and sasl.password" in wrong.stderr
         gone = users("delete", "bob", *admin)

@@ -131,7 +131,11 @@ class Session:
             raise FrameError("its authentication has failed")
         if self.handshake is Handshake.BEGUN:
             raise FrameError(f"API {api_key} is not served in the middle of an authentication")
-        raise FrameError(f"API {api_key} is not served on listener {self.listener.name} before authentication")
+        listener = self.listener
+        raise FrameError(
+            f"API {api_key} is not served on listener {listener.name} before authentication; a client of it needs "
+            f"security.protocol={listener.protocol.value}, sasl.mechanism and credentials"
+        )
 
     def begin_exchange(self, sasl: SaslServer, mechanism: str, due_s: float, *, framed: bool) -> None:
         """Begin to authenticate, or to authenticate again; ``framed``: tokens come in SaslAuthenticate."""
