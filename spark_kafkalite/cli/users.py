@@ -294,7 +294,7 @@ async def _read(store: Store) -> dict[str, dict[str, int]]:
                 data, _ = await answer(store.get(path))
             except NoNode:
                 continue
-            config = znodes.decode_config(path, data)
+            config = znodes.decode_config(path, data) if data else {}
             credentials = {mechanism: config[mechanism] for mechanism in SCRAM_HASHES if mechanism in config}
             if user is not None and credentials:
                 found[user] = {}

@@ -91,7 +91,7 @@ async def _alter(
         try:
             data, stat = await answer(store.get(path))
             version = stat.version
-            old, unknown = znodes.decode_config_node(path, data)
+            old, unknown = znodes.decode_config_node(path, data) if data else ({}, {})
         except NoNode:
             pass
         except MalformedNode as malformed:

@@ -77,6 +77,8 @@ def test_the_first_administrator_adds_the_others(tmp_path: Path) -> None:
         assert "there is no user 'bob' with a SCRAM credential" in users("delete", "bob", *admin, code=1).stderr
         nameless = users("add", "", *added, *admin, code=1)
         assert "user '': Username must not be empty" in nameless.stderr
+        quota = ("--user", "carol", "--client", "c", "--add-config", "producer_byte_rate=1000")
+        assert run_command("configs", "alter", *quota, *admin).returncode == 0
         missing = users("delete", "admin", "--mechanism", "SCRAM-SHA-256", *admin, code=1)
         assert "Attempt to delete a user credential that does not exist" in missing.stderr
     assert users("list", *registry_dir).stdout.splitlines()[1:] == ["admin  SCRAM-SHA-512  4096"]

@@ -99,7 +99,8 @@ class EntityConfigs:
         path = entity_nodes.entity_node(entity)
         try:
             data, stat = await answer(store.get(path))
-            self.take(entity, znodes.decode_config(path, data))
+            # A user without settings of its own has an empty node above the quotas of its client ids.
+            self.take(entity, znodes.decode_config(path, data) if data else {})
         except NoNode:
             self.take(entity, {})
             return False

@@ -101,6 +101,25 @@ def test_everything_is_read_again_in_the_next_session(tmp_path: Path) -> None:
     run(work)
 
 
+def test_a_user_that_only_has_settings_of_its_clients_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        store = EmbeddedStore(registry)
+        await alter_entity(store, "users/bob/clients/c", setting("x", "1"))
+        configs = EntityConfigs()
+        watch = await configs.follow(EmbeddedStore(registry))
+        assert configs.config("users/bob") == {} and configs.config("users/bob/clients/c") == {"x": "1"}
+        await alter_entity(store, "users/bob", setting("y", "2"))
+        await wait_until_async(lambda: configs.config("users/bob") == {"y": "2"}, "the change to be followed")
+        watch.close()
+        registry.close()
+
+    run(work)
+    assert caplog.text == ""
+
+
 def test_an_interrupted_connection_and_a_removed_notice_cost_nothing(tmp_path: Path) -> None:
     async def work() -> None:
         registry = FakeRegistry(tmp_path)
