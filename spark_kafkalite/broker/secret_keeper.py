@@ -36,6 +36,7 @@ from spark_kafkalite.errors import ConfigError, KafkaliteError, RegistryError, S
 from spark_kafkalite.net.io_threads import IoThreads, Lane
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
+from spark_kafkalite.registry.guarded_nodes import guard_parents
 from spark_kafkalite.registry.store import NodeExists, NoNode, Store, answer
 from spark_kafkalite.security.cluster_secret import LONGEST_SECRET_TEXT, ClusterSecret, new_secret, parse_secrets
 from spark_kafkalite.security.tokens import open_at_once
@@ -147,6 +148,8 @@ class SecretKeeper:
     async def _from_registry(self) -> str:
         store, path = self._store(), znodes.INTER_BROKER_SECRET
         try:
+            if self._is_private:
+                await guard_parents(store)
             try:
                 data, _ = await answer(store.get(path))
             except NoNode:

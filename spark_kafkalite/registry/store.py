@@ -254,6 +254,13 @@ class WatchTree:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """Let clients with other credentials only read a node that all clients may change."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Multi:
     """Do all operations or none."""
 
@@ -265,9 +272,9 @@ class Sync:
     """Catch up with what has been written."""
 
 
-Request = Operation | CreateWithParents | Get | Exists | Children | WatchTree | Multi | Sync
+Request = Operation | CreateWithParents | Get | Exists | Children | WatchTree | Guard | Multi | Sync
 # One operation or read, with one path.
-Step = Operation | Get | Exists | Children | WatchTree
+Step = Operation | Get | Exists | Children | WatchTree | Guard
 
 
 def steps_of(request: Request) -> Sequence[Step]:
@@ -378,6 +385,14 @@ class Store(ABC):
         session is CONNECTED, when the watch has been left again. RegistryTooOld where the registry has no such watches.
         """
         return self.ask(WatchTree(path, watch))
+
+    def guard(self, path: str) -> Future[None]:
+        """Let only this session's identity change a node from now on, create nodes right below it, and delete these.
+
+        All may still read it. A node that others than this identity may not change already stays as it is. Only for a
+        session that ``can_be_private``. NoNode.
+        """
+        return self.ask(Guard(path))
 
     def multi(self, operations: Sequence[Operation]) -> Future[list[Any]]:
         """Do all operations or none. Results: path (Create), Stat (SetData), None (Delete, Check).

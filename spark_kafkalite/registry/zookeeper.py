@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol.states import KazooState, WatchedEvent, ZnodeStat
-from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Permissions
 
 from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.registry import store
@@ -42,6 +42,7 @@ from spark_kafkalite.registry.store import (
     Delete,
     Exists,
     Get,
+    Guard,
     Multi,
     NodeError,
     Operation,
@@ -69,6 +70,9 @@ DEFAULT_CONNECT_TIMEOUT_S: Final = 30.0
 _CONSUMERS: Final = "/consumers"
 # A path to try on whether trees can be watched; no such node is ever made, so nothing is reported.
 _NEVER_MADE: Final = "/kafkalite/never_made"
+
+# All may read, and the identity of the session that sets it may do the rest.
+_GUARDED_ACL: Final = (*CREATOR_ALL_ACL, *READ_ACL_UNSAFE)
 
 _STATES: Final = {
     KazooState.CONNECTED: SessionState.CONNECTED,
@@ -182,6 +186,8 @@ class ZooKeeperStore(Store):
                 return partial(client.get_children_async, path, self._watch(path, watcher, of_children=True)), sorted
             case WatchTree(path, watcher):
                 return partial(client.add_tree_watch, path, watcher), _nothing
+            case Guard(path):
+                return partial(self._guard, path), _nothing
             case Multi(operations):
                 return partial(self._transact, operations), partial(_multi_results, operations)
             case Check():
@@ -211,7 +217,35 @@ class ZooKeeperStore(Store):
         # Consumers, who prove nothing, write below theirs.
         if not self._set_acl or path == _CONSUMERS or path.startswith(f"{_CONSUMERS}/"):
             return list(OPEN_ACL_UNSAFE)
-        return [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
+        return list(_GUARDED_ACL)
+
+    def _guard(self, path: str) -> Any:
+        """Return kazoo's result of a change of the node's access rights, or of the look that found it needless."""
+        client, result = self._client, self._handler.async_result()
+
+        def passed_on(of_change: Any) -> None:
+            try:
+                result.set(of_change.get_nowait())
+            except Exception as error:
+                result.set_exception(error)
+
+        def looked(of_look: Any) -> None:
+            try:
+                acl, _ = of_look.get_nowait()
+            except Exception as error:
+                result.set_exception(error)
+                return
+            if not any(each.id.scheme == "world" and each.perms & ~Permissions.READ for each in acl):
+                result.set(None)
+                return
+            with self._lock:
+                if not self._ended:
+                    client.set_acls_async(path, list(_GUARDED_ACL)).rawlink(passed_on)
+                    return
+            result.set_exception(store.SessionExpired(f"registry session {self._session_id:#x} has ended"))
+
+        client.get_acls_async(path).rawlink(looked)
+        return result
 
     def _transact(self, operations: Sequence[Operation]) -> Any:
         transaction = self._client.transaction()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite.errors import RegistryError
-from spark_kafkalite.registry.store import Create
+from spark_kafkalite.registry.store import Create, NoNode
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
 from tests.patience import PATIENCE_S
 
@@ -70,3 +70,27 @@ def test_a_private_node_is_for_who_proves_the_same(connect: str, stack: contextl
     with pytest.raises(RegistryError, match="InvalidACL"):
         stranger.create("/other", private=True).result(PATIENCE_S)
     assert stranger.exists("/other").result(PATIENCE_S) is None
+
+
+def test_what_is_private_below_a_guarded_node_cannot_be_replaced(connect: str, stack: contextlib.ExitStack) -> None:
+    owner = opened(stack, connect, "u:secret")
+    owner.create("/a/secret", b"1", private=True, make_parents=True).result(PATIENCE_S)
+    stranger = opened(stack, connect, None)
+    # Without that the parent is open, and so others can delete what they cannot read.
+    owner.guard("/a").result(PATIENCE_S)
+    for attempt in (stranger.delete("/a/secret"), stranger.create("/a/other"), stranger.set("/a", b"2")):
+        with pytest.raises(RegistryError, match="NoAuth"):
+            attempt.result(PATIENCE_S)
+    assert stranger.children("/a").result(PATIENCE_S) == ["secret"]
+    # Once more changes nothing, and the owner goes on.
+    owner.guard("/a").result(PATIENCE_S)
+    owner.create("/a/other").result(PATIENCE_S)
+
+
+def test_a_node_that_others_may_not_change_keeps_its_rights(connect: str, stack: contextlib.ExitStack) -> None:
+    owner, other = opened(stack, connect, "u:secret", set_acl=True), opened(stack, connect, "v:secret")
+    owner.create("/a/b", b"1", make_parents=True).result(PATIENCE_S)
+    other.guard("/a/b").result(PATIENCE_S)
+    owner.set("/a/b", b"2").result(PATIENCE_S)
+    with pytest.raises(NoNode):
+        owner.guard("/absent").result(PATIENCE_S)

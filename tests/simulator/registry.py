@@ -18,6 +18,7 @@ from spark_kafkalite.registry.store import (
     CreateWithParents,
     Exists,
     Get,
+    Guard,
     Multi,
     Request,
     SessionExpired,
@@ -342,7 +343,7 @@ class SimulatedStore(Store):
                     return tree.children(path, session, self._watcher(watch)), None
                 case WatchTree(path, watch):
                     return tree.watch_tree(path, session, self._tree_watcher(watch)), None
-                case Sync():
+                case Sync() | Guard():
                     return None, None
                 case Multi(operations):
                     check_multi(operations)

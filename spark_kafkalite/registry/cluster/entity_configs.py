@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import entity_nodes, znodes
 from spark_kafkalite.registry.entity_nodes import CLIENTS, IPS, USERS
+from spark_kafkalite.registry.guarded_nodes import guard_parents
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
     ConnectionLoss,
@@ -126,6 +127,7 @@ class EntityWatch:
 
     async def start(self) -> None:
         """Read everything, and begin to follow. Raises RegistryError."""
+        await guard_parents(self._store)
         for path in (znodes.CONFIG_CHANGES, *map(entity_nodes.entity_node, (USERS, CLIENTS, IPS))):
             with contextlib.suppress(NodeExists):
                 private = entity_nodes.is_private(path) and self._store.can_be_private

@@ -49,6 +49,8 @@ OPEN_ACL: Final[Acl] = (AclEntry(Permission.ALL, *ANYONE),)
 # What the process is whose registry it is. Clients are so only where they are its brokers (``registry.served.server``).
 PROCESS: Final[Identity] = ("process", "owner")
 PROCESS_ACL: Final[Acl] = (AclEntry(Permission.ALL, *PROCESS),)
+# What that process alone changes, and others read.
+GUARDED_ACL: Final[Acl] = (*PROCESS_ACL, AclEntry(Permission.READ, *ANYONE))
 CREATOR_ACL: Final[Acl] = (AclEntry(Permission.ALL, "auth", ""),)
 
 

@@ -19,7 +19,9 @@ from spark_kafkalite.registry.store import (
     CreateWithParents,
     Exists,
     Get,
+    Guard,
     Multi,
+    NoNode,
     Request,
     SessionExpired,
     SessionState,
@@ -28,6 +30,7 @@ from spark_kafkalite.registry.store import (
     WatchTree,
     check_multi,
 )
+from spark_kafkalite.registry.tree.acl import GUARDED_ACL, OPEN_ACL, SetAcl
 from spark_kafkalite.registry.tree.embedded import Check, EmbeddedRegistry
 
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
@@ -101,6 +104,13 @@ class EmbeddedStore(Store):
             case CreateWithParents(create):
                 return registry.apply([*tree.missing_parents(create.path), create], session_id)[-1]
             case Sync():
+                return None
+            case Guard(path):
+                node = tree.nodes.get(path)
+                if node is None:
+                    raise NoNode(f"cannot guard registry node {path}: it does not exist", path)
+                if node.acl == OPEN_ACL:
+                    registry.apply([SetAcl(path, GUARDED_ACL)], session_id)
                 return None
             case operation:
                 return registry.apply([operation], session_id)[0]

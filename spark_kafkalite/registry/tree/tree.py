@@ -364,7 +364,8 @@ class Tree:
     def _set_acl(self, operation: SetAcl, node: DataNode, session_id: int) -> Stat:
         path = operation.path
         self.check_access(node, path, Permission.ADMIN, session_id)
-        acl = access.checked(operation.acl, self.identities.get(session_id, ()), path)
+        identities = self.identities.get(session_id)
+        acl = operation.acl if identities is None else access.checked(operation.acl, identities, path)
         if operation.version not in (ANY_VERSION, node.aversion):
             raise BadVersion(
                 f"the ACL of registry node {path} has version {node.aversion}, not {operation.version}", path

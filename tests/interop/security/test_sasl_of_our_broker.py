@@ -333,6 +333,40 @@ def test_only_brokers_read_the_credentials_of_users(pair: Pair) -> None:
         strangers_store.close()
 
 
+def test_no_other_client_of_the_registry_replaces_what_brokers_prove_themselves_by(pair: Pair) -> None:
+    stranger = open_zookeeper(pair.registry.connect)
+    try:
+        for secret in (znodes.INTER_BROKER_SECRET, entity_nodes.DECOY_SECRET):
+            with pytest.raises(RegistryError, match="NoAuth"):
+                stranger.delete(secret).result(PATIENCE_S)
+        # It is empty as long as there are no users of SCRAM.
+        with pytest.raises(RegistryError, match="NoAuth"):
+            stranger.delete("/config/users").result(PATIENCE_S)
+        # What brokers read of others is open as before.
+        stranger.children("/brokers/ids").result(PATIENCE_S)
+        stranger.children("/config/topics").result(PATIENCE_S)
+    finally:
+        stranger.close()
+
+
+def test_no_client_of_an_embedded_registry_makes_itself_a_user(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    overrides = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": SCRAM_256,
+        "registry.listener": f"127.0.0.1:{port}",
+    }
+    with BrokerProcess(tmp_path / "data", overrides=overrides):
+        stranger = open_zookeeper(f"127.0.0.1:{port}")
+        try:
+            with pytest.raises(RegistryError, match="NoAuth"):
+                stranger.delete("/config/users").result(PATIENCE_S)
+            with pytest.raises(RegistryError, match="NoAuth"):
+                stranger.create("/config/users/mallory").result(PATIENCE_S)
+        finally:
+            stranger.close()
+
+
 def refuses(bootstrap: str, mechanism: str, user: str, password: str) -> bool:
     with Admin(settings_of(bootstrap, mechanism, user, password)) as admin:
         try:
