@@ -46,11 +46,10 @@ async def handle(
     answer = CreatePartitionsResponse()
     if message.topics or not forbidden:
         answer = await _extend(context, exchange, message)
-    for name in forbidden:
-        refusal = refused(ResourceType.TOPIC)
-        answer.results.append(
-            CreatePartitionsTopicResult(name=name, error_code=refusal.code, error_message=str(refusal))
-        )
+    refusal = refused(ResourceType.TOPIC)
+    code, text = refusal.code, str(refusal)
+    refusals = (CreatePartitionsTopicResult(name=name, error_code=code, error_message=text) for name in forbidden)
+    await context.work(exchange, filled(answer.results, refusals))
     return answer
 
 

@@ -66,9 +66,10 @@ async def handle(context: BrokerContext, exchange: Exchange, message: CreateTopi
     if message.topics or not forbidden:
         answer = await _create(context, exchange, message)
     await context.work(exchange, _configs_hidden(exchange, answer))
-    for name in forbidden:
-        refusal = refused(ResourceType.TOPIC)
-        answer.topics.append(CreatableTopicResult(name=name, error_code=refusal.code, error_message=str(refusal)))
+    refusal = refused(ResourceType.TOPIC)
+    code, text = refusal.code, str(refusal)
+    refusals = (CreatableTopicResult(name=name, error_code=code, error_message=text) for name in forbidden)
+    await context.work(exchange, filled(answer.topics, refusals))
     return answer
 
 

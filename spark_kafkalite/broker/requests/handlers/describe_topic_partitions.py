@@ -81,11 +81,15 @@ def handle(
     names = yield from _first_names(asked, cursor.topic_name, most + 1)
     left = max(min(message.response_partition_limit, most), 1)
     answer = DescribeTopicPartitionsResponse()
-    refusals = [
-        DescribeTopicPartitionsResponseTopic(error_code=TopicAuthorizationFailed.code, name=name)
-        for name in sorted(forbidden)
-        if name >= cursor.topic_name
-    ]
+    # In the order in which they were asked for: sorting a quarter of a million would take long.
+    refusals: list[DescribeTopicPartitionsResponseTopic] = yield from filled(
+        [],
+        (
+            DescribeTopicPartitionsResponseTopic(error_code=TopicAuthorizationFailed.code, name=name)
+            for name in forbidden
+            if name >= cursor.topic_name
+        ),
+    )
     reads: LogReportReads | None = None
     has_read, recovers = False, context.topic_settings.recovers_by_itself
     for name in names:
