@@ -27,6 +27,12 @@ _MOST_RECEIVED_BYTES: Final = 512 * 1024
 _MOST_RECEIVES: Final = 16
 # What a peer may send before its handshake is complete. A chain of certificates has some KiB.
 _MOST_HANDSHAKE_BYTES: Final = 64 * 1024
+# What a peer may send after it without any data. A change of keys takes it 27 bytes, and the loop 10 to 30 us; a record
+# that has not arrived whole has 16 KiB. Each byte of data allows for so many others: records may be of one byte.
+_MOST_BARREN_BYTES: Final = 32 * 1024
+_ALLOWED_BY_DATA: Final = 64
+# What is received at a time until data comes.
+_FIRST_RECEIVED_BYTES: Final = 16 * 1024
 # What may wait to be sent that no caller has asked for: answers to a peer that changes keys again and again.
 _MOST_UNASKED_BYTES: Final = 256 * 1024
 
@@ -45,6 +51,7 @@ class TlsChannel:
     """See the module's text."""
 
     __slots__ = (
+        "_barren_bytes",
         "_buffers",
         "_fileno",
         "_handshake_bytes",
@@ -82,6 +89,8 @@ class TlsChannel:
         self.unsent_bytes = 0
         self.needs_handshake = True
         self._handshake_bytes = 0
+        # What has been received of which no data has come yet, or a little, so that the first receive is a small one.
+        self._barren_bytes = 1
 
     @property
     def has_buffered(self) -> bool:
@@ -126,8 +135,13 @@ class TlsChannel:
 
     def _receive(self) -> int | None:
         """Receive ciphertext; return how much, 0 at the end, None when there is none."""
+        buffer = self._buffers.ciphertext
+        if self._barren_bytes:
+            if self._barren_bytes > _MOST_BARREN_BYTES:
+                raise ConnectionError(errno.EPROTO, f"it sent {self._barren_bytes} bytes of TLS without any data")
+            buffer = buffer[:_FIRST_RECEIVED_BYTES]
         try:
-            received = self._socket.recv_into(self._buffers.ciphertext)
+            received = self._socket.recv_into(buffer)
         except (BlockingIOError, InterruptedError):
             return None
         if received == 0:
@@ -139,7 +153,9 @@ class TlsChannel:
                 raise ConnectionError(
                     errno.EPROTO, f"it sent more than {_MOST_HANDSHAKE_BYTES} bytes without completing it"
                 )
-        self._stream.received(self._buffers.ciphertext[:received])
+        else:
+            self._barren_bytes += received
+        self._stream.received(buffer[:received])
         return received
 
     # Receiving ------------------------------------------------------------------------------------------------------
@@ -155,6 +171,7 @@ class TlsChannel:
                 count = stream.read_into(buffer[got:] if got else buffer)
                 if count:
                     got += count
+                    self._barren_bytes = max(self._barren_bytes - _ALLOWED_BY_DATA * count, 0)
                 elif count == 0:
                     # Once more in the next call, if something came before.
                     return got

@@ -222,6 +222,59 @@ def test_a_handshake_is_bounded_in_bytes(end: End) -> None:
     sender.join(PATIENCE_S)
 
 
+class KeyChanges:
+    """Stands for a stream whose peer sends changes of keys and nothing else: there is never any data."""
+
+    has_input = has_output = False
+
+    def __init__(self) -> None:
+        self.pieces: list[int] = []
+
+    def received(self, ciphertext: memoryview) -> None:
+        self.pieces.append(len(ciphertext))
+
+    def read_into(self, view: memoryview) -> None:
+        return None
+
+
+def _send_in_clear(client: ssl.SSLSocket, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        socket.socket.sendall(client, data)
+
+
+def test_a_peer_that_sends_no_data_is_ended_before_it_is_much_work(end: End) -> None:
+    client = end.shake_hands()
+    client.sendall(DATA[:100_000])
+    assert end.receive(100_000) == DATA[:100_000]
+    real, barren = end.channel._stream, KeyChanges()
+    end.channel._stream = barren  # type: ignore[assignment]
+    try:
+        sender = threading.Thread(target=_send_in_clear, args=(client, bytes(27) * 30_000))
+        sender.start()
+        with pytest.raises(ConnectionError, match="without any data"):
+            end.receive(1)
+        # A change of keys takes 27 bytes, and the loop up to 30 us.
+        assert sum(barren.pieces) <= 64 * 1024 + 16 * 1024
+    finally:
+        end.channel._stream = real
+        client.shutdown(socket.SHUT_RDWR)
+        sender.join(PATIENCE_S)
+
+
+def test_records_of_one_byte_are_taken_without_an_end(end: End) -> None:
+    client = end.shake_hands()
+
+    def send() -> None:
+        for at in range(5_000):
+            client.sendall(DATA[at : at + 1])
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    # Some 110 KB of TLS.
+    assert end.receive(5_000) == DATA[:5_000]
+    sender.join(PATIENCE_S)
+
+
 def _send_until_closed(peer: socket.socket, record: bytes) -> None:
     with contextlib.suppress(OSError):
         while True:
