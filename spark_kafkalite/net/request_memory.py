@@ -6,7 +6,8 @@ before every read, and pauses if the result is false. So the requests exceed the
 
 Several large incomplete requests could fill the memory so that none of them ever completes. Therefore the first refused
 connection may exceed the limit until its request is complete, one connection at a time. So all requests together never
-take more than the limit and one request.
+take more than the limit and one request. A connection that stops reading for another reason lets the next one go on, as
+one does whose client is over its quota.
 
 A few buffers for requests of up to ``_KEPT_BYTES`` are kept and used again. The reason is that new memory costs more
 than all other work for a request: a page fault for every 4 KiB, and the unmapping. A request owns its buffer for as
@@ -84,12 +85,13 @@ class PausedConnection(Protocol):
 class RequestMemory:
     """The count of bytes, its limit, and the connections that wait for the count to fall."""
 
-    __slots__ = ("_exempt", "_limit_bytes", "_waiting", "buffers", "used_bytes")
+    __slots__ = ("_exempt", "_is_passing", "_limit_bytes", "_waiting", "buffers", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._waiting: dict[PausedConnection, None] = {}
         self._exempt: PausedConnection | None = None
+        self._is_passing = False
         self.buffers = FrameBuffers()
         self.used_bytes = 0
 
@@ -120,6 +122,16 @@ class RequestMemory:
         if reader is self._exempt:
             self._pass_exemption_on()
 
+    def stopped_reading(self, reader: PausedConnection) -> None:
+        """Note that ``reader`` is not read for another reason. Others go on; when it is read again it asks again."""
+        self._waiting.pop(reader, None)
+        if reader is self._exempt:
+            self._pass_exemption_on()
+
+    def hinders(self, reader: PausedConnection) -> bool:
+        """Return whether others wait until the request of ``reader`` is complete."""
+        return reader is self._exempt and bool(self._waiting)
+
     def forget(self, reader: PausedConnection) -> None:
         """Remove a closed connection."""
         self._waiting.pop(reader, None)
@@ -128,7 +140,14 @@ class RequestMemory:
 
     def _pass_exemption_on(self) -> None:
         self._exempt = None
-        if self._waiting and self.used_bytes >= self._limit_bytes:
-            self._exempt = next(iter(self._waiting))
-            del self._waiting[self._exempt]
-            self._exempt.memory_available()
+        if self._is_passing:
+            # From within the loop below, which goes on.
+            return
+        self._is_passing = True
+        try:
+            while self._exempt is None and self._waiting and self.used_bytes >= self._limit_bytes:
+                self._exempt = next(iter(self._waiting))
+                del self._waiting[self._exempt]
+                self._exempt.memory_available()
+        finally:
+            self._is_passing = False

@@ -51,6 +51,10 @@ _quiet = QuietLog(logging.getLogger(__name__))
 _MOST_BEFORE_PROOF_BYTES = 64 * 1024
 # How long a TLS handshake may take, if request.read.timeout.ms is not shorter still.
 _HANDSHAKE_S = 10.0
+# How long others may wait for a request that has to be complete before they are read on, and how much longer for what
+# of it comes meanwhile.
+_HINDERS_S = 3.0
+_HINDERING_BYTES_PER_S = 1024 * 1024
 # The first two bytes of a TLS handshake, where a request has its length.
 _TLS_HANDSHAKE = 0x1603
 
@@ -117,6 +121,7 @@ class Connection:
         "_flush_scheduled",
         "_frames",
         "_held",
+        "_hinders_until_s",
         "_incoming",
         "_muted_until_s",
         "_next_turn",
@@ -149,6 +154,8 @@ class Connection:
         # By how much work that is not done.
         self._held = 0
         self._muted_until_s = 0.0
+        # Until when others wait for its request, not counting the time that its bytes allow it.
+        self._hinders_until_s = math.inf
         self._pending: deque[Exchange] = deque()
         self._outbox = Outbox(channel, owner.room)
         self._serving = False
@@ -259,6 +266,8 @@ class Connection:
                     return
             finally:
                 self._incoming.served(frame)
+            # Also if another request has begun: a client that sends without a pause would keep the others out.
+            owner.memory.request_complete(self)
         self._serve_received()
         if frames.partial is None:
             owner.memory.request_complete(self)
@@ -335,7 +344,7 @@ class Connection:
     def _stash(self) -> None:
         """Keep received requests that may not be served yet, and stop reading."""
         self._incoming.stash()
-        self._readiness.set_reading(False)
+        self._stop_reading()
 
     def _is_congested(self) -> bool:
         limits = self._owner.limits
@@ -370,6 +379,12 @@ class Connection:
         """Read on after a pause for want of request memory."""
         if not self.closed:
             self._maybe_resume()
+            if not self._readiness.reading:
+                self._owner.memory.stopped_reading(self)
+
+    def _stop_reading(self) -> None:
+        self._readiness.set_reading(False)
+        self._owner.memory.stopped_reading(self)
 
     # Answering ------------------------------------------------------------------------------------------------------
 
@@ -405,7 +420,7 @@ class Connection:
     def hold(self) -> None:
         """Serve no further request, and read none, until :meth:`release` is called as often."""
         self._held += 1
-        self._readiness.set_reading(False)
+        self._stop_reading()
 
     def release(self) -> None:
         """Go on with the requests that came meanwhile."""
@@ -420,7 +435,7 @@ class Connection:
         if not self._muted_until_s:
             self._owner.loop.call_later(seconds, self._unmute)
         self._muted_until_s = until_s
-        self._readiness.set_reading(False)
+        self._stop_reading()
 
     def _unmute(self) -> None:
         left_s = self._muted_until_s - self.now_s()
@@ -505,6 +520,14 @@ class Connection:
         if now_s > self.session.handshake_due_s:
             failed = self.session.handshake is Handshake.FAILED
             return "failed to authenticate" if failed else "did not authenticate in time (request.read.timeout.ms)"
+        if not self._owner.memory.hinders(self):
+            self._hinders_until_s = math.inf
+        else:
+            earned_s = self._frames.filled_bytes / _HINDERING_BYTES_PER_S
+            if self._hinders_until_s == math.inf:
+                self._hinders_until_s = now_s + _HINDERS_S - earned_s
+            elif now_s > self._hinders_until_s + earned_s:
+                return "is too slow with a request for which others wait (queued.max.request.bytes)"
         if self._channel.needs_handshake:
             waited_s = now_s - self.last_activity_s
             if waited_s > min(limits.read_timeout_s, _HANDSHAKE_S):

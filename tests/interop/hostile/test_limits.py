@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from spark_kafkalite import Admin
 from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.wire.messages import alter_client_quotas as quotas
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.support.raw_client import RawClient
@@ -182,3 +186,65 @@ def test_connections_per_address_are_limited(broker: BrokerProcess) -> None:
     finally:
         for one in opened:
             one.close()
+
+
+# What is less than a client over its quota is kept waiting, and than a request may take to arrive.
+SOON_S = 12.0
+LITTLE_MEMORY = {"queued.max.request.bytes": str(4 * 1024 * 1024), "connections.max.idle.ms": "-1"}
+
+
+def answered_s(client: RawClient) -> float:
+    """Return how long a small Produce takes."""
+    began_s = time.monotonic()
+    client.send_produce([("t", [(0, make_batch([b"v"]))])], acks=1)
+    client.receive_produce()
+    return time.monotonic() - began_s
+
+
+def test_clients_over_their_quota_leave_the_others_memory(tmp_path: Path) -> None:
+    with (
+        BrokerProcess(tmp_path / "data", overrides=LITTLE_MEMORY) as broker,
+        contextlib.ExitStack() as stack,
+    ):
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topic("t", 1, 1)
+        good = stack.enter_context(RawClient(broker.bootstrap))
+        quota = quotas.EntryDataRequest(
+            entity=[quotas.EntityDataRequest(entity_type="client-id", entity_name="greedy")],
+            ops=[quotas.OpData(key="producer_byte_rate", value=1000.0, remove=False)],
+        )
+        altered = good.call(quotas.AlterClientQuotasRequest(entries=[quota]), 1)
+        assert [each.error_code for each in altered.entries] == [0]
+        batch = make_batch([bytes(1000)] * 200)
+
+        def flood(client: RawClient) -> None:
+            with contextlib.suppress(OSError):
+                for _ in range(5):
+                    client.send_produce([("t", [(0, batch)])], acks=1)
+
+        greedy = [stack.enter_context(RawClient(broker.bootstrap, client_id="greedy")) for _ in range(100)]
+        floods = [threading.Thread(target=flood, args=(client,)) for client in greedy]
+        for each in floods:
+            each.start()
+        longest_s = max(answered_s(good) for _ in range(200))
+        # They wait for each other's turn, and not until those that are muted are read again.
+        assert longest_s < SOON_S
+        for client in greedy:
+            client.socket.shutdown(socket.SHUT_RDWR)
+        for each in floods:
+            each.join(PATIENCE_S)
+
+
+def test_requests_that_stop_arriving_hinder_the_others_for_seconds_only(tmp_path: Path) -> None:
+    with (
+        BrokerProcess(tmp_path / "data", overrides=LITTLE_MEMORY) as broker,
+        contextlib.ExitStack() as stack,
+    ):
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topic("t", 1, 1)
+        good = stack.enter_context(RawClient(broker.bootstrap))
+        answered_s(good)
+        for sent_bytes in (5_000_000, 600_000):
+            slow = stack.enter_context(RawClient(broker.bootstrap))
+            slow.socket.sendall(struct.pack(">i", 8_000_000) + bytes(sent_bytes))
+        assert max(answered_s(good) for _ in range(200)) < SOON_S

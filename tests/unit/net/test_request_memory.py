@@ -48,6 +48,40 @@ def test_a_closed_connection_is_not_woken() -> None:
     assert gone.woken == 0
 
 
+def test_who_stops_reading_lets_the_others_go_on() -> None:
+    memory = RequestMemory(10)
+    memory.take(10)
+    exempt, first, second = Reader(), Reader(), Reader()
+    assert [memory.may_read(reader) for reader in (exempt, first, second)] == [True, False, False]
+    assert memory.hinders(exempt) and not memory.hinders(first)
+    memory.stopped_reading(first)
+    memory.stopped_reading(exempt)
+    assert (first.woken, second.woken) == (0, 1)
+    assert memory.may_read(second) and not memory.hinders(second)
+    # It waits like all others when it is read again.
+    assert not memory.may_read(exempt)
+    memory.request_complete(second)
+    assert exempt.woken == 1
+
+
+def test_those_that_cannot_read_when_it_is_their_turn_are_passed_over() -> None:
+    memory = RequestMemory(10)
+    memory.take(10)
+
+    class Stopped(Reader):
+        def memory_available(self) -> None:
+            super().memory_available()
+            memory.stopped_reading(self)
+
+    # More than calls may be nested.
+    exempt, good, stopped = Reader(), Reader(), [Stopped() for _ in range(5_000)]
+    assert memory.may_read(exempt)
+    assert not any(memory.may_read(reader) for reader in (*stopped, good))
+    memory.request_complete(exempt)
+    assert {reader.woken for reader in (*stopped, good)} == {1}
+    assert memory.may_read(good)
+
+
 def test_buffers_are_writable_and_of_the_asked_size() -> None:
     buffers = FrameBuffers()
     for size_bytes in (1, 40_000, 1_048_700, 5_000_000):
