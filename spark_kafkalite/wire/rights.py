@@ -114,7 +114,10 @@ NEEDS: Final[dict[ApiKey, tuple[Need, ...]]] = {
     ApiKey.DELETE_ACLS: _ALTER_CLUSTER,
     ApiKey.DESCRIBE_CONFIGS: tuple(Need(_O.DESCRIBE_CONFIGS, each) for each in (_TOPIC, _GROUP, _CLUSTER)),
     ApiKey.ALTER_CONFIGS: tuple(Need(_O.ALTER_CONFIGS, each) for each in (_TOPIC, _GROUP, _CLUSTER)),
-    ApiKey.DESCRIBE_LOG_DIRS: _DESCRIBE_CLUSTER,
+    ApiKey.DESCRIBE_LOG_DIRS: (
+        *_DESCRIBE_CLUSTER,
+        Need(_O.ALTER, _CLUSTER, when="to have logs compared, or what a registry is recovered from"),
+    ),
     ApiKey.SASL_AUTHENTICATE: NOTHING,
     ApiKey.CREATE_PARTITIONS: (Need(_O.ALTER, _TOPIC),),
     ApiKey.DELETE_GROUPS: (Need(_O.DELETE, _GROUP),),

@@ -14,6 +14,7 @@ from spark_kafkalite.broker.requests.dispatch import SERVED_APIS
 from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafkalite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from spark_kafkalite.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from spark_kafkalite.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from spark_kafkalite.wire.messages.list_groups import ListGroupsRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -223,6 +224,15 @@ def test_authorized_operations_are_those_of_the_client(admin: RawClient, alice: 
     assert operations() == (0, 1 << Operation.WRITE | 1 << Operation.DESCRIBE)
     allow(admin, "alice", (Operation.ALTER, ResourceType.CLUSTER), name="")
     assert operations()[0] == 1 << Operation.ALTER | 1 << Operation.DESCRIBE
+
+
+def test_who_may_only_look_has_no_logs_compared(admin: RawClient, alice: RawClient) -> None:
+    allow(admin, "alice", (Operation.DESCRIBE, ResourceType.CLUSTER), name="")
+    assert alice.call(DescribeLogDirsRequest(topics=None), 4).error_code == 0
+    # It reads all of the logs.
+    assert alice.call(DescribeLogDirsRequest(topics=None, compares=True), 4).error_code in REFUSALS
+    allow(admin, "alice", (Operation.ALTER, ResourceType.CLUSTER), name="")
+    assert alice.call(DescribeLogDirsRequest(topics=None, compares=True), 4).error_code == 0
 
 
 def test_an_id_does_not_tell_the_name_of_a_topic(admin: RawClient, alice: RawClient) -> None:

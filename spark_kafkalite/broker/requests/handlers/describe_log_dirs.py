@@ -50,7 +50,8 @@ async def handle(
     context: BrokerContext, exchange: Exchange, message: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Describe every directory, with all partitions or those asked for."""
-    wanted = Operation.ALTER if message.stands_still else Operation.DESCRIBE
+    # A comparison reads whole logs, here and at their leaders.
+    wanted = Operation.ALTER if message.stands_still or message.compares else Operation.DESCRIBE
     if not exchange.may(wanted, ResourceType.CLUSTER):
         return DescribeLogDirsResponse(error_code=ClusterAuthorizationFailed.code)
     if message.wants_host_logs:
