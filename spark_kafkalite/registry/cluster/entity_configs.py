@@ -121,8 +121,8 @@ class EntityWatch:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._must_reload = False
-        # The number of the last notice that was taken up.
-        self._last = -1
+        # The notices that were taken up and are there. Not the largest number: any client may have chosen that.
+        self._taken_up: frozenset[str] = frozenset()
         self._following: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -183,15 +183,15 @@ class EntityWatch:
 
     async def _read_notices(self) -> None:
         """Read again the entities that the notices since the last one name."""
-        new = [(number, name) for number, name in await self._notices() if number > self._last]
+        notices = await self._notices()
+        new = [(number, name) for number, name in notices if name not in self._taken_up]
         entities: dict[str, None] = {}
         for part in _parts(new):
             for entity in await asyncio.gather(*(self._entity_of(name) for _, name in part)):
                 if entity is not None:
                     entities[entity] = None
         await self._read(entities)
-        if new:
-            self._last = new[-1][0]
+        self._taken_up = frozenset(name for _, name in notices)
 
     async def _entity_of(self, name: str) -> str | None:
         """Return the entity that a notice names, None for one that is of topics or brokers."""
@@ -220,8 +220,7 @@ class EntityWatch:
             found += names
         for gone in set(self._configs.entities()) - set(found):
             self._configs.take(gone, {})
-        if notices:
-            self._last = max(self._last, notices[-1][0])
+        self._taken_up = frozenset(name for _, name in notices)
 
     async def _children(self, entity: str) -> list[str]:
         try:
