@@ -107,8 +107,7 @@ def _packed(exchange: Exchange, outcomes: _Outcomes) -> Work[Response]:
 
 def _commit(context: BrokerContext, exchange: Exchange, commit: OffsetCommit) -> Work[_Outcomes | None]:
     """Have the offsets written, and return None; or return the outcomes when there is nothing to wait for."""
-    may_read_group = exchange.may(Operation.READ, ResourceType.GROUP, commit.group_id)
-    outcomes, entries = yield from _checked(context, exchange, commit, may_read_group=may_read_group)
+    outcomes, entries = yield from _checked(context, exchange, commit)
     if not entries:
         return outcomes
     try:
@@ -135,7 +134,7 @@ def _commit(context: BrokerContext, exchange: Exchange, commit: OffsetCommit) ->
 
 
 def _checked(
-    context: BrokerContext, exchange: Exchange, commit: OffsetCommit, *, may_read_group: bool
+    context: BrokerContext, exchange: Exchange, commit: OffsetCommit
 ) -> Work[tuple[_Outcomes, dict[OffsetKey, OffsetValue]]]:
     """Return each partition's outcome, 0 if nothing speaks against it, and the offsets of those.
 
@@ -149,13 +148,15 @@ def _checked(
     metadata_limit = context.config["offset.metadata.max.bytes"]
     existing = context.cluster.topics
     group_id = commit.group_id
+    is_limited = exchange.session.rights is not None
+    may_read_group = not is_limited or exchange.may(Operation.READ, ResourceType.GROUP, group_id)
     entries: dict[OffsetKey, OffsetValue] = {}
     outcomes: _Outcomes = []
     for topic, partitions in commit.topics:
         refusal = 0
         if not may_read_group:
             refusal = GroupAuthorizationFailed.code
-        elif not exchange.may(Operation.READ, ResourceType.TOPIC, topic):
+        elif is_limited and not exchange.may(Operation.READ, ResourceType.TOPIC, topic):
             refusal = TopicAuthorizationFailed.code
         state = existing.get(topic)
         numbers = state.partitions if state is not None else {}
