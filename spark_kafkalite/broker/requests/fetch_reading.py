@@ -463,7 +463,13 @@ class Reading:
         else:
             limit = min(asked.partition_max_bytes, self._left_bytes)
             at_least_one = self.size_bytes == 0
-            found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, reader=reader)
+            try:
+                found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, reader=reader)
+            except KafkaStorageError:
+                # This log lacks that offset. Where the follower's log ends shows whether the follower lacks it, too.
+                if replica_id >= 0 and not is_compared:
+                    self._fetching.acknowledge(leader, topic, asked, in_session)
+                raise
             if replica_id >= 0 and not is_compared:
                 self._fetching.acknowledge(leader, topic, asked, in_session)
             if found is not None:

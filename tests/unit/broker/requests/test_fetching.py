@@ -22,7 +22,7 @@ from spark_kafkalite.broker.requests.fetch_sessions import EVICTION_S, FetchSess
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.handlers import list_offsets, offset_for_leader_epoch, produce
 from spark_kafkalite.broker.waiting.purgatory import Purgatory
-from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.errors import KafkaStorageError, UnknownTopicOrPartition
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.model import Incarnation, TopicPartition
@@ -273,6 +273,19 @@ class TestFollowers:
         answers = connection.receive_all()
         ((_, (one,)),) = answers[0].topics
         assert one.diverging_epoch is not None or one.error_code
+
+    @pytest.mark.parametrize("offset", [1, 2])
+    def test_a_follower_that_ends_where_its_leader_lacks_offsets_is_heard(
+        self, bed: Bed, acknowledged: Acknowledged, offset: int
+    ) -> None:
+        """Its end shows which of them it lacks, too; what no replica has is accepted only when all are heard."""
+        partition = bed.lead(isr=(ME,))
+        bed.harness.append(partition, 4)
+        partition.log.local.known_damage.add(1, 3)
+        connection = Connection(bed, FOLLOWER)
+        ((_, (one,)),) = connection.fetch(follower(opening(offset, epoch=4, last_fetched_epoch=4))).topics
+        assert one.error_code == KafkaStorageError.code
+        assert acknowledged.calls == [(FOLLOWER, INCARNATION, offset)]
 
     def test_a_leader_of_another_epoch_is_told_too(self, bed: Bed, acknowledged: Acknowledged) -> None:
         partition = bed.lead(isr=(ME, FOLLOWER))
