@@ -289,6 +289,8 @@ class InSyncReplicas:
             return False
         follower.damage_stage, follower.is_damaged = stage, is_damaged
         follower.end_offset, follower.is_level = 0, False
+        # So that the leader does not take it for a log that ends at 0, and accepts as lost what this one has.
+        follower.fetched_s, follower.log_end_then = _NEVER_S, 0
         follower.held_until_s = _NEVER_S
         if follower in self._level:
             self._level.remove(follower)

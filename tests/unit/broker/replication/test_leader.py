@@ -117,6 +117,27 @@ def test_a_log_start_is_confirmed_by_an_in_sync_replica_that_has_it_or_by_none_t
     assert partition.check_leader().confirms_start(2)
 
 
+def test_what_is_lacking_here_is_accepted_only_when_each_follower_has_reported_to_lack_it(
+    harness: Harness, partition: Partition
+) -> None:
+    leader = partition.check_leader()
+    harness.append(partition, 4)
+    partition.log.local.known_damage.add(1, 3)
+    assert leader.accepted_damage() == (), "nobody has said anything"
+    leader.follower_fetched(FOLLOWER, INCARNATION, 4)
+    assert leader.accepted_damage() == (), "it has all"
+    leader.follower_damage(FOLLOWER, INCARNATION, 1, ((2, 3),))
+    assert leader.accepted_damage() == (), "where its log ends now is not known, and it has offset 1"
+    for offset in (4, 2):
+        leader.follower_fetched(FOLLOWER, INCARNATION, offset, None, 0, 1)
+        assert leader.accepted_damage() == ()
+    leader.follower_fetched(FOLLOWER, INCARNATION, 1, None, 0, 1)
+    assert leader.accepted_damage() == ((1, 3),)
+    leader.follower_damage(FOLLOWER, INCARNATION, 2, ((1, 3),))
+    leader.follower_fetched(FOLLOWER, INCARNATION, 4, None, 0, 2)
+    assert leader.accepted_damage() == ((1, 3),)
+
+
 def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partition) -> None:
     leader = partition.check_leader()
     consumer, follower, producer = Waiter(), Waiter(), Waiter()

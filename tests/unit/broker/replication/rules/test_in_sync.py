@@ -588,3 +588,18 @@ def test_what_a_healed_log_had_before_it_was_cut_does_not_count() -> None:
     assert leading.due() is None, "it has 4 of 10 records"
     fetch(10, 2)
     assert leading.proposed().isr == (1, 3, 2)
+
+
+def test_where_a_damaged_log_ends_is_unknown_until_it_is_reported_anew() -> None:
+    """Otherwise its leader takes it for an empty log, and accepts as lost what only this one has."""
+    leading = Leading(1, 3, required=1)
+    leading.append(10)
+    leading.fetch(2, 7)
+    replicas, which = leading.replicas, Incarnation(20)
+    assert replicas.end_offset_of(2) == 7
+    replicas.damaged(2, which, 1, is_damaged=True)
+    assert replicas.end_offset_of(2) is None
+    replicas.fetched(2, which, 7, 10, leading.high_watermark, leading.now_s, None, 0)
+    assert replicas.end_offset_of(2) is None, "it may have been sent before the damage was found"
+    replicas.fetched(2, which, 7, 10, leading.high_watermark, leading.now_s, None, 1)
+    assert replicas.end_offset_of(2) == 7
