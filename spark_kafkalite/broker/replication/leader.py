@@ -32,7 +32,7 @@ from spark_kafkalite.broker.replication.contest import Contest
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.leadership_confirmation import Confirmation, OnAnswer, Question
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
-from spark_kafkalite.broker.replication.reader import Reader
+from spark_kafkalite.broker.replication.reader import COMMITTED, UNCOMMITTED, Reader
 from spark_kafkalite.broker.replication.rules.healing import ReplicaReport, had_by_nobody
 from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange, LiveBrokers
 from spark_kafkalite.broker.replication.rules.refusals import Refusals
@@ -217,12 +217,12 @@ class Leader(Appender):
         end_offset = in_sync.committed_end_offset(self.log.local.log_end_offset)
         if not self._may_commit or end_offset <= self._bounds.high_watermark:
             return
-        shown, stable = self.end_offset_for(Reader.UNCOMMITTED), self.end_offset_for(Reader.COMMITTED)
+        shown, stable = self.end_offset_for(UNCOMMITTED), self.end_offset_for(COMMITTED)
         self._commit(end_offset)
         self.ack_waiters.wake()
-        if self.end_offset_for(Reader.UNCOMMITTED) > shown:
+        if self.end_offset_for(UNCOMMITTED) > shown:
             self.consumers.wake()
-        if self.end_offset_for(Reader.COMMITTED) > stable:
+        if self.end_offset_for(COMMITTED) > stable:
             self.stable_readers.wake()
 
     def _commit(self, end_offset: int) -> bool:
@@ -544,20 +544,20 @@ class Leader(Appender):
 
     def end_offset_for(self, reader: Reader) -> int:
         """Return the first offset that a reader does not get."""
-        if reader is Reader.UNCOMMITTED:
+        if reader is UNCOMMITTED:
             return self._bounds.visible_end_offset(self.log.local.recovery_point)
-        if reader is Reader.COMMITTED:
+        if reader is COMMITTED:
             return self._bounds.stable_end_offset(self.log.local.recovery_point)
         return self.log.local.log_end_offset
 
     def waiters_with(self, reader: Reader) -> WaitingList:
         """Return the list that a fetch waits in for its bound to move."""
-        if reader is Reader.UNCOMMITTED:
+        if reader is UNCOMMITTED:
             return self.consumers
-        return self.stable_readers if reader is Reader.COMMITTED else self.followers
+        return self.stable_readers if reader is COMMITTED else self.followers
 
     def read(
-        self, start_offset: int, max_bytes: int, *, at_least_one: bool, reader: Reader = Reader.UNCOMMITTED
+        self, start_offset: int, max_bytes: int, *, at_least_one: bool, reader: Reader = UNCOMMITTED
     ) -> LogSlice | None:
         """Return whole batches from the one that holds ``start_offset``; None when there is nothing (yet).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 
 class Reader(Enum):
@@ -16,10 +17,16 @@ class Reader(Enum):
     UNCOMMITTED = "uncommitted"
     COMMITTED = "committed"
 
-    @classmethod
-    def of(cls, replica_id: int, isolation_level: int) -> Reader:
+    @staticmethod
+    def of(replica_id: int, isolation_level: int) -> Reader:
         """Return the reader that a request names: ids from 0 on are of followers; levels other than 0 are
         ``read_committed``."""
         if replica_id >= 0:
-            return cls.FOLLOWER
-        return cls.COMMITTED if isolation_level else cls.UNCOMMITTED
+            return FOLLOWER
+        return COMMITTED if isolation_level else UNCOMMITTED
+
+
+# For what runs with each request: a look-up of a member in its class takes 0.2 us in Python 3.11.
+FOLLOWER: Final = Reader.FOLLOWER
+UNCOMMITTED: Final = Reader.UNCOMMITTED
+COMMITTED: Final = Reader.COMMITTED

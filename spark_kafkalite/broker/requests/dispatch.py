@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.connection import Connection
-from spark_kafkalite.broker.network.session import Handshake, Session
+from spark_kafkalite.broker.network.session import COMPLETE, Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Quota
 from spark_kafkalite.broker.requests.slow_requests import RequestWatch
 from spark_kafkalite.coordinator.internal_topic import GROUPS
@@ -180,7 +180,7 @@ class Dispatcher:
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request, valid in memory until this returns. Raises FrameError when it cannot be read."""
         session = connection.session
-        if session.handshake is not Handshake.COMPLETE and self._serve_token(connection, frame):
+        if session.handshake is not COMPLETE and self._serve_token(connection, frame):
             return
         header, position = read_request_header(frame)
         oversight = self._oversight

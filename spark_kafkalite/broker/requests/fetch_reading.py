@@ -22,7 +22,7 @@ from spark_kafkalite.broker.authorization.authorizer import SessionRights
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
-from spark_kafkalite.broker.replication.reader import Reader
+from spark_kafkalite.broker.replication.reader import FOLLOWER, Reader
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.broker.requests.fetch_damage import damage_answer, take_damage
@@ -361,7 +361,7 @@ class Reading:
                 fetched.append(result)
 
     def _read_news(self, session: FetchSession, news: Sequence[SessionPartition]) -> None:
-        is_consumer = self._fetching.reader is not Reader.FOLLOWER
+        is_consumer = self._fetching.reader is not FOLLOWER
         for partition in news:
             asked = partition.asked
             # The first answer names all partitions, and a follower's leader is to know what it asks for, room or not.
@@ -483,7 +483,7 @@ class Reading:
         return FetchedPartition(
             asked.partition,
             0,
-            partition.high_watermark if reader is Reader.FOLLOWER else partition.visible_end_offset,
+            partition.high_watermark if reader is FOLLOWER else partition.visible_end_offset,
             partition.last_stable_offset,
             leader.log.log_start_offset,
             records,

@@ -158,7 +158,8 @@ class _Producing:
 
     def begin(self, name: str) -> list[ProducedPartition]:
         """Begin with a topic; return where its outcomes go."""
-        may_write = self._exchange.may(Operation.WRITE, ResourceType.TOPIC, name)
+        exchange = self._exchange
+        may_write = exchange.session.rights is None or exchange.may(Operation.WRITE, ResourceType.TOPIC, name)
         self._topic_refusal = None if may_write else rights.refused(ResourceType.TOPIC)
         produced: list[ProducedPartition] = []
         self.outcomes.append((name, produced))
