@@ -52,7 +52,7 @@ class Exchange(Answers):
     def __init__(self) -> None:
         super().__init__()
         self.api_key, self.api_version = 0, VERSION
-        self.session = None
+        self.session = SimpleNamespace(rights=None)
         self.kept = 0
 
     def keep(self, frame: memoryview) -> memoryview:
