@@ -228,14 +228,15 @@ def test_produces_without_answers_mute_the_connection(
 def test_an_opening_fetch_over_the_quota_has_no_session(
     broker: BrokerProcess, admin: Admin, topic: str, client_id: str
 ) -> None:
-    admin.alter_client_quotas({"client-id": client_id}, {"consumer_byte_rate": 20_000})
+    # So low that the first batch is owed for seconds.
+    admin.alter_client_quotas({"client-id": client_id}, {"consumer_byte_rate": 4_000})
     asked = FetchRequest([(topic, [FetchPartition(0, 0, 1 << 20)])], session_epoch=0)
     with RawClient(broker.bootstrap, client_id=client_id) as client:
         for number in range(3):
             client.produce(topic, make_batch([b"%d" % number + os.urandom(20_000)]))
         first = client.ask_fetch(asked, 12)
         assert first.session_id
-        # It has more than a second's allowance: the first batch comes, however large.
+        # The first batch comes, however large.
         ((_, value),) = values_of(first.topics[0][1][0].records)
         assert value is not None and value.startswith(b"0")
         throttled = client.ask_fetch(asked, 12)
