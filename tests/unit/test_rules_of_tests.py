@@ -107,7 +107,6 @@ MAY_HAVE_DEADLINES: Final = {
 MAY_SLEEP: Final = {
     ("tests/unit/log/files/test_fs.py", "put_out_of_memory"): "the kernel takes advice when it has time for it",
     ("tests/unit/records/test_kernel.py", "count"): "a thread that the kernel under test has to let run",
-    ("tests/unit/jobs/destination/test_lease.py", "pause"): "the lease's own pauses, shortened",
 }
 
 

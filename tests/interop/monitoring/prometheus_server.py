@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 import pytest
 import yaml
 
-from spark_kafkalite.processes.child_process import free_ports
+from spark_kafkalite.processes.free_ports import free_ports
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S, wait_until
 

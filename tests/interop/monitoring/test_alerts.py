@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
-from spark_kafkalite.processes.child_process import free_ports
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.client.test_exporter import exporter
 from tests.interop.cluster.failing_disk import filled_by, hung_by, unflushed_by

@@ -16,7 +16,7 @@ import yaml
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.jobs.load.load_report import metrics_text
-from spark_kafkalite.processes.child_process import free_ports
+from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.spark.watching.query_lag import QueryPartitionLag, as_prometheus
 from tests.interop.client.test_exporter import exporter

@@ -6,10 +6,10 @@ import json
 import os
 import re
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,14 +113,18 @@ def test_a_lease_that_is_renewed_is_of_a_run_that_lives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wait_ms", [0, 40])
-def test_with_a_time_to_wait_a_living_run_is_waited_for(tmp_path: Path, wait_ms: int) -> None:
+def test_with_a_time_to_wait_a_living_run_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_ms: int
+) -> None:
     files = LocalFiles(tmp_path)
     path = by(files, 1, "r1")
     said: list[str] = []
+    now_s = [100.0]
+    monkeypatch.setattr(lease, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
 
     def pause(seconds: float) -> None:
         age(path, -1)
-        time.sleep(seconds)
+        now_s[0] += seconds
 
     with pytest.raises(DestinationHeld, match="--wait"), hold(files, "r2", wait_ms=wait_ms, said=said, pause=pause):
         raise AssertionError("r2 holds it")
