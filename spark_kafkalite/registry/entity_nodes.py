@@ -95,7 +95,7 @@ def decode_notice(name: str, data: bytes) -> str:
         return text(fields["entity_path"])
 
 
-def notice_number(name: str) -> int | None:
-    """Return the number of a notice, None for a node that is none."""
+def is_notice(name: str) -> bool:
+    """Whether a node of this name is a notice: a sequence node, whose name ends with digits."""
     digits = name.removeprefix(NOTICE_PREFIX)
-    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
+    return digits != name and digits.isascii() and digits.isdigit()
