@@ -16,6 +16,12 @@ def address_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def plain_address(host: str) -> str:
+    """Return an IP address in its one form; IPv4 in IPv6 is IPv4. Raises ValueError for what is none."""
+    address = ipaddress.ip_address(host)
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
 def host_and_port(address: str, setting: str) -> tuple[str, int]:
     """Return the parts of ``HOST:PORT``, an IPv6 host without its brackets; an empty host means every interface.
 

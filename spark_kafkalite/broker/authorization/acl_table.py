@@ -16,7 +16,6 @@ Source: kafka.security.authorizer.AclAuthorizer of Apache Kafka 3.9, org.apache.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -34,6 +33,7 @@ from spark_kafkalite.acls import (
     Resource,
     ResourceType,
 )
+from spark_kafkalite.addresses import plain_address
 
 _NOTHING: Mapping[str, tuple[AccessControlEntry, ...]] = {}
 
@@ -60,11 +60,9 @@ def host_text(host: str) -> str:
     IPv4 in IPv6 is IPv4. Any other text stays.
     """
     try:
-        address = ipaddress.ip_address(host)
+        return plain_address(host)
     except ValueError:
         return host
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or address)
 
 
 class _Rules(NamedTuple):

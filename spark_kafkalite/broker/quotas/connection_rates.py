@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_kafkalite.broker.quotas.allowance import MOST_ALLOWANCES, Allowance, Windows, drop_oldest
-from spark_kafkalite.broker.quotas.limits import QuotaLimits, address_text
+from spark_kafkalite.broker.quotas.limits import QuotaLimits, entity_address
 
 # How long connections wait at most, in the kernel or unread. Source: ConnectionQuotas.maxThrottleTimeMs.
 MOST_DELAY_S: Final = 1.0
@@ -66,7 +66,7 @@ class ConnectionRates:
         """Count a connection from an address; return for how long it is kept before it is closed, 0 if it may stay."""
         if not self._limits.addresses_have_some:
             return 0.0
-        address = address_text(host)
+        address = entity_address(host)
         allowance = self._of_addresses.get(address)
         now_s = self._now_s()
         if allowance is None:

@@ -27,9 +27,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
+from spark_kafkalite.addresses import plain_address
 from spark_kafkalite.errors import InvalidRequest
 from spark_kafkalite.registry.entity_nodes import CLIENTS, IPS, USERS, desanitized, sanitized
 from spark_kafkalite.registry.znodes import DEFAULT_ENTITY
@@ -96,7 +96,7 @@ def checked_entity(parts: Sequence[tuple[str, str | None]]) -> Entity:
         name = entity[IP]
         if name is not None:
             try:
-                entity[IP] = address_text(name)
+                entity[IP] = entity_address(name)
             except ValueError:
                 raise InvalidRequest(
                     f"{name} is not a valid IP or resolvable host. Give an IP address: this broker resolves no names"
@@ -104,12 +104,9 @@ def checked_entity(parts: Sequence[tuple[str, str | None]]) -> Entity:
     return entity
 
 
-def address_text(host: str) -> str:
-    """Return an address in the one form that it has here. Raises ValueError for what is none."""
-    address = ip_address(host.partition("%")[0])
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(address)
+def entity_address(host: str) -> str:
+    """Return an address as entities have it, without its scope. Raises ValueError for what is none."""
+    return plain_address(host.partition("%")[0])
 
 
 def value_text(entity: Entity, key: str, value: float) -> str:
