@@ -105,17 +105,7 @@ class StoreFiles:
         return context
 
     def _state(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(_file_state(self._values.get(name)) for name in _STORES)
-
-
-def _file_state(path: str | None) -> tuple[int, int, int] | None:
-    if not path:
-        return None
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):  # a NUL in the name, which the reading of the file tells
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+        return tuple(file_state(self._values.get(name)) for name in _STORES)
 
 
 PLAINTEXT: Final = ClientSecurity(SecurityProtocol.PLAINTEXT, None, None)
@@ -141,3 +131,14 @@ def client_security(values: Mapping[str, Any]) -> ClientSecurity:
 
         login = login_from(values)
     return ClientSecurity(protocol, context, login, stores)
+
+
+def file_state(path: str | None) -> tuple[int, int, int] | None:
+    """Return what differs when a file has changed: its time in ns, size in bytes and inode; None without a file."""
+    if not path:
+        return None
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):  # a NUL in the name, which the reading of the file tells
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

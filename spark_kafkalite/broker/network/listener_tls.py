@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import socket
 from collections.abc import Mapping
 from functools import partial
@@ -25,6 +24,7 @@ from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.security.certificate import subject_text
+from spark_kafkalite.security.client_security import file_state
 from spark_kafkalite.security.cluster_secret import broker_of_user
 from spark_kafkalite.security.principal_rules import SETTING as RULES
 from spark_kafkalite.security.principal_rules import PrincipalRules
@@ -103,7 +103,7 @@ class ListenerTls:
 
     @staticmethod
     def _made_of(values: Mapping[str, Any]) -> object:
-        return values, [_file_state(values[name]) for name in _STORES]
+        return values, [file_state(values[name]) for name in _STORES]
 
     def warnings(self) -> list[str]:
         """Return what an operator should know of the present certificate."""
@@ -181,13 +181,3 @@ class BrokerTls:
 def _values(settings: Mapping[str, Any], listener: str) -> dict[str, Any]:
     """Return the ``ssl.*`` settings of a listener. They hold passwords, which their text hides."""
     return ShownSettings((each.name, listener_setting(settings, listener, each.name)) for each in TLS_SETTINGS)
-
-
-def _file_state(path: str | None) -> tuple[int, int, int] | None:
-    if not path:
-        return None
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):  # a NUL in the name, which the reading of the file tells
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
