@@ -207,25 +207,25 @@ def rows(quick: bool) -> Iterator[Row]:
 
 
 def _beside(admin: Admin, bootstrap: str, pairs: int) -> Row:
-    """Measure another client beside one at its quota, and alone, in turn."""
+    """Measure another client next to one at its quota, and alone, in turn."""
     admin.create_topic("another", 1, 1)
     processes = multiprocessing.get_context("spawn")
-    beside, alone = [], []
+    next_to_one, alone = [], []
     for _ in range(pairs):
         # In a process of its own: the interpreter's lock is not what is measured.
         stop = processes.Event()
         limited = processes.Process(target=_ours, args=(bootstrap, "kafkalite-1", "1", stop))
         limited.start()
         time.sleep(4)
-        beside.append(_latency_ms(bootstrap, 3.0))
+        next_to_one.append(_latency_ms(bootstrap, 3.0))
         stop.set()
         limited.join()
         time.sleep(1)
         alone.append(_latency_ms(bootstrap, 3.0))
     return Row(
-        "produce of one record, 99th percentile, beside a client at its quota",
+        "produce of one record, 99th percentile, next to a client at its quota",
         "ms",
-        beside,
+        next_to_one,
         alone,
         "without that client",
         higher_is_better=False,
