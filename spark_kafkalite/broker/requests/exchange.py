@@ -11,7 +11,7 @@ decides how long the client is throttled after an answer. Rights are asked for b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Protocol, TypeVar, cast
 
@@ -28,6 +28,13 @@ from spark_kafkalite.wire.rights import refused
 _EVERYTHING = {kind: sum(1 << operation for operation in operations) for kind, operations in OPERATIONS.items()}
 
 T = TypeVar("T")
+
+
+class HasName(Protocol):
+    name: str
+
+
+NamedTopic = TypeVar("NamedTopic", bound=HasName)
 
 
 class Carrier(Protocol):
@@ -224,6 +231,18 @@ class Exchange:
         rights = self.session.rights
         if rights is not None and not rights.may(self.api_key, operation, resource_type, name):
             raise refused(resource_type)
+
+    def divided(self, operation: Operation, topics: Iterable[NamedTopic]) -> Work[tuple[list[NamedTopic], list[str]]]:
+        """Return the topics with which the client may do this, and the names of the others, each once."""
+        allowed: list[NamedTopic] = []
+        forbidden: dict[str, None] = {}
+        for topic in topics:
+            yield None
+            if self.may(operation, ResourceType.TOPIC, topic.name):
+                allowed.append(topic)
+            else:
+                forbidden[topic.name] = None
+        return allowed, list(forbidden)
 
     def operations_on(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
         """Return all that the client may do with a resource, as Metadata and the Describe APIs name it: bits that are

@@ -55,16 +55,8 @@ async def handle(
 
 def _taken_out(exchange: Exchange, message: CreatePartitionsRequest) -> Work[list[str]]:
     """Take the topics that the client may not alter out of the request, and return their names, each once."""
-    allowed = []
-    forbidden: dict[str, None] = {}
-    for topic in message.topics:
-        yield None
-        if exchange.may(Operation.ALTER, ResourceType.TOPIC, topic.name):
-            allowed.append(topic)
-        else:
-            forbidden[topic.name] = None
-    message.topics = allowed
-    return list(forbidden)
+    message.topics, forbidden = yield from exchange.divided(Operation.ALTER, message.topics)
+    return forbidden
 
 
 async def _extend(

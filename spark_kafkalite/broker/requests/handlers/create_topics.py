@@ -77,16 +77,8 @@ def _taken_out(exchange: Exchange, message: CreateTopicsRequest) -> Work[list[st
     """Take the topics that the client may not create out of the request, and return their names, each once."""
     if exchange.may(Operation.CREATE, ResourceType.CLUSTER, is_probe=True):
         return []
-    allowed = []
-    forbidden: dict[str, None] = {}
-    for topic in message.topics:
-        yield None
-        if exchange.may(Operation.CREATE, ResourceType.TOPIC, topic.name):
-            allowed.append(topic)
-        else:
-            forbidden[topic.name] = None
-    message.topics = allowed
-    return list(forbidden)
+    message.topics, forbidden = yield from exchange.divided(Operation.CREATE, message.topics)
+    return forbidden
 
 
 def _configs_hidden(exchange: Exchange, answer: CreateTopicsResponse) -> Work[None]:
