@@ -12,7 +12,7 @@ from spark_kafkalite.broker.network.listeners import LISTENER_PREFIX
 from spark_kafkalite.broker.settings.quota_settings import CONNECTION_RATE
 from spark_kafkalite.broker.settings.sasl_settings import SASL_LISTENER_SETTINGS
 from spark_kafkalite.prefixed_settings import SettingPrefix
-from spark_kafkalite.security.settings import STORE_TYPES, TLS_VERSIONS, SecurityProtocol
+from spark_kafkalite.security.settings import SSL_SETTINGS, STORE_TYPES, SecurityProtocol
 from spark_kafkalite.settings import Setting
 
 _EACH = tuple(f"{protocol.value}:{protocol.value}" for protocol in SecurityProtocol)
@@ -97,14 +97,7 @@ TLS_SETTINGS: Final = (
         "the first pattern that matches the whole subject counts. DEFAULT takes the subject as it is. Without a match "
         "the connection is closed.",
     ),
-    Setting(
-        "ssl.protocol",
-        "string",
-        "TLSv1.3",
-        "Newest TLS version to use, of those in ssl.enabled.protocols.",
-        choices=("TLS", *TLS_VERSIONS),
-    ),
-    Setting("ssl.enabled.protocols", "list", TLS_VERSIONS, "TLS versions that may be used.", choices=TLS_VERSIONS),
+    *(each for each in SSL_SETTINGS if each.name in ("ssl.protocol", "ssl.enabled.protocols")),
     Setting(
         "ssl.cipher.suites",
         "list",
