@@ -61,6 +61,8 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__()
+        # The mode's stack of each callback is half of a schedule's time; what it finds are calls of other threads.
+        self.set_debug(False)
         self._selector = _NoSelector()
         self._world = world
         self.name = name
