@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -211,17 +213,42 @@ def test_a_compacted_log_is_damaged(cluster: KafkaliteCluster, prometheus: Prome
         admin.delete_topics(["damaged"])
 
 
+@contextlib.contextmanager
+def standing_cleaner(broker: int) -> Iterator[None]:
+    """Stop a broker's cleaner process, and each process that takes its place.
+
+    The broker ends a process that has had nothing to do for a while, stopped or not, and starts another one for its
+    next log: stopping the one of now alone would stop nothing at times.
+    """
+    is_over = threading.Event()
+    stopped: set[int] = set()
+
+    def stop() -> None:
+        while not is_over.wait(0.02):
+            for child in children_of(broker):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGSTOP)
+                stopped.add(child)
+
+    with ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(stop)
+        try:
+            wait_until(lambda: stopped, "a cleaner's process")
+            yield
+        finally:
+            is_over.set()
+            stopping.result(PATIENCE_S)
+            for child in stopped & set(children_of(broker)):
+                os.kill(child, signal.SIGCONT)
+
+
 def test_the_cleaner_stops(cluster: KafkaliteCluster, prometheus: Prometheus) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topic("compacted", 1, 3, COMPACT)
         produce(cluster, "compacted", 200)
-        (child, *_) = wait_until(lambda: children_of(cluster.broker(3).pid), "a cleaner's process")
-        os.kill(child, signal.SIGSTOP)
-        try:
+        with standing_cleaner(cluster.broker(3).pid):
             produce(cluster, "compacted", 200)
             prometheus.wait_for("KafkaliteCleanerStopped")
-        finally:
-            os.kill(child, signal.SIGCONT)
         admin.delete_topics(["compacted"])
 
 
