@@ -32,7 +32,7 @@ from tests.seeds import SEED  # noqa: E402
 
 OUTCOMES = ("failed", "error", "passed", "skipped")
 # Tests wait about as long as they compute.
-POOL_SIZE = 4
+POOL_SIZE = 5
 
 
 UNIT = ("tests/unit", "tests/twins", "tests/cluster_day", "tests/simulator")
@@ -80,7 +80,7 @@ TEST = (
     ),
     # In processes without threads of session fixtures: a client's draws from ``random`` while hypothesis does.
     Suite("units", UNIT, workers=2),
-    Suite("spark", SPARK, workers=1, is_urgent=True),
+    Suite("spark", SPARK, workers=2, is_urgent=True),
     # What depends on the version of Spark.
     Suite(
         "spark40",
