@@ -104,9 +104,10 @@ DEFAULT_ENTITY: Final = "<default>"
 NO_LEADER: Final = BrokerId(-1)
 NO_TOPIC_ID: Final = bytes(16)
 # What brokers speak with each other: the requests, and how the follower's fetch and its proof are read. A broker speaks
-# its own version and the one before. 2 has CompareReplicas.
-INNER_WIRE_VERSION: Final = 2
+# its own version and the one before. 2 has CompareReplicas; from 3 on a broker obeys the reassignments of others.
+INNER_WIRE_VERSION: Final = 3
 COMPARES_FROM_INNER_WIRE_VERSION: Final = 2
+REASSIGNS_FROM_INNER_WIRE_VERSION: Final = 3
 # Of a broker that does not say.
 FIRST_INNER_WIRE_VERSION: Final = 1
 # One below the type's last number: the next election, and the next controller, need one more.

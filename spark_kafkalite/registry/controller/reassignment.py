@@ -27,11 +27,12 @@ from spark_kafkalite.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
     NoReassignmentInProgress,
+    UnsupportedVersion,
 )
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, ControllerEpoch, LeaderEpoch
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller.election import kept_acceptance
-from spark_kafkalite.registry.znodes import NO_LEADER
+from spark_kafkalite.registry.znodes import NO_LEADER, REASSIGNS_FROM_INNER_WIRE_VERSION
 
 Live = Mapping[int, BrokerInfo]
 
@@ -51,7 +52,8 @@ def check_targets(
 ) -> tuple[BrokerId, ...]:
     """Return the brokers that a request wants as replicas, in this order.
 
-    Raises InvalidReplicaAssignment (39), and InvalidReplicationFactor (38) unless ``allows_other_factor``.
+    Raises UnsupportedVersion (35) while a broker of an older version is live, which does not know V5 and V7;
+    InvalidReplicaAssignment (39); InvalidReplicationFactor (38) unless ``allows_other_factor``.
     """
     if not targets:
         raise InvalidReplicaAssignment("the list of replicas is empty; name at least one broker")
@@ -63,6 +65,12 @@ def check_targets(
         named = ", ".join(map(str, dead))
         raise InvalidReplicaAssignment(
             f"the list of replicas {list(targets)} names broker {named}, which is not live: start it, or name another"
+        )
+    older = sorted(each for each in live if live[each].inner_wire_version < REASSIGNS_FROM_INNER_WIRE_VERSION)
+    if older:
+        raise UnsupportedVersion(
+            f"broker {', '.join(map(str, older))} has an older version, which knows no reassignments: upgrade all "
+            "brokers first"
         )
     if len(targets) != len(origin) and not allows_other_factor:
         raise InvalidReplicationFactor(

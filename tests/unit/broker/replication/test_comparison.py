@@ -26,7 +26,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.assemble import empty_batch
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, diff
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
-from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION
+from spark_kafkalite.registry.znodes import COMPARES_FROM_INNER_WIRE_VERSION, INNER_WIRE_VERSION
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.wire.codec import decode_request, decode_response_body, encode_body
 from spark_kafkalite.wire.error_codes import error_for
@@ -393,7 +393,7 @@ def test_who_is_not_in_sync_is_compared_when_it_is(pair: Callable[..., Pair]) ->
 def test_a_leader_that_does_not_know_the_request_is_not_asked(pair: Callable[..., Pair]) -> None:
     both = pair()
     both.fill()
-    comparison = comparison_of(both, was_clean=False, inner_wire_version=INNER_WIRE_VERSION - 1)
+    comparison = comparison_of(both, was_clean=False, inner_wire_version=COMPARES_FROM_INNER_WIRE_VERSION - 1)
     comparison.start()
     both.loop.run_for(100)
     assert not both.asked
@@ -431,7 +431,7 @@ def test_what_is_asked_for_is_compared_at_once_and_says_how_it_ended(pair: Calla
     ("settings", "why"),
     [
         (
-            {"inner_wire_version": INNER_WIRE_VERSION - 1},
+            {"inner_wire_version": COMPARES_FROM_INNER_WIRE_VERSION - 1},
             "this broker does not follow it, or its leader is of an older",
         ),
         ({"rate": 0}, "replica.compare.max.bytes.per.second is 0"),

@@ -7,11 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from spark_kafkalite.errors import InvalidReplicaAssignment, InvalidReplicationFactor, NoReassignmentInProgress
+from spark_kafkalite.errors import (
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    NoReassignmentInProgress,
+    UnsupportedVersion,
+)
 from spark_kafkalite.model import BrokerId, ControllerEpoch, Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.controller import reassignment
 from spark_kafkalite.registry.controller.election import elect, needs_election, next_epoch
+from spark_kafkalite.registry.znodes import REASSIGNS_FROM_INNER_WIRE_VERSION
 from tests.lab.partition_states import incarnations_of, live_broker, partition_state
 from tests.seeds import SEED, SOAK
 
@@ -137,6 +143,13 @@ def test_a_dead_replica_may_stay_and_the_factor_only_where_that_is_allowed() -> 
     assert reassignment.check_targets(state, (3, 1), live(1, 2)) == (3, 1)
     with pytest.raises(InvalidReplicationFactor, match="from 3 to 2"):
         reassignment.check_targets(state, (3, 1), live(1, 2), allows_other_factor=False)
+
+
+def test_a_broker_of_an_older_version_has_no_reassignment_begin() -> None:
+    older = dict(live(1, 2, 3))
+    older[2] = replace(older[2], inner_wire_version=REASSIGNS_FROM_INNER_WIRE_VERSION - 1)
+    with pytest.raises(UnsupportedVersion, match=r"broker 2 has an older version, .* upgrade all brokers first"):
+        reassignment.check_targets(partition_state(1, 3), (3, 1), older)
 
 
 def test_random_plans_never_leave_too_few_nor_an_isr_that_is_not_of_the_replicas() -> None:
