@@ -46,12 +46,13 @@ class _ServerProcess(ABC):
         """Prepare a server; ``start()`` or ``with`` starts it.
 
         It listens on loopback. Port 0 takes a free one, which later starts keep. ``command_prefix`` stands before the
-        command (``ip netns exec N``, ``strace ...``), ``environment`` is added to this process's own.
+        command (``ip netns exec N``, ``strace ...``); the attribute may be changed between two starts. ``environment``
+        is added to this process's own.
         """
         self.data_dir = data_dir
         self.port = port
         self.host = "127.0.0.1"
-        self._command_prefix = tuple(command_prefix)
+        self.command_prefix = tuple(command_prefix)
         self._environment = dict(environment or {})
         self._process: ChildProcess | None = None
         self._starts = 0
@@ -101,7 +102,7 @@ class _ServerProcess(ABC):
         self._starts += 1
         began = time.monotonic()
         self._process = process = ChildProcess(
-            [*self._command_prefix, *self._command()],
+            [*self.command_prefix, *self._command()],
             self._output_directory(),
             f"{self._what}-{self._starts}",
             environment=self._full_environment(),

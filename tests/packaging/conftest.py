@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.environments import Environment, make_environment, run
+from tests.packaging.environments import Environment, hasty_compiler, make_environment, run
 
 PROJECT = Path(__file__).resolve().parents[2]
 # What a checkout gathers, and what a distribution must not depend on.
@@ -24,21 +24,12 @@ def source_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def hasty_compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C compiler without its optimization, which takes most of a build. The checkout's kernel is built with it."""
-    script = tmp_path_factory.mktemp("compiler") / "cc"
-    script.write_text('#!/bin/sh\nexec cc "$@" -O0\n')
-    script.chmod(0o755)
-    return script
-
-
-@pytest.fixture(scope="session")
-def wheel(source_copy: Path, hasty_compiler: Path) -> Path:
+def wheel(source_copy: Path) -> Path:
     """The binary wheel, built by ``make wheel``'s command."""
     out = source_copy.parent / "wheel"
     run(
         sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out,
-        directory=source_copy, environment={"CC": str(hasty_compiler)},
+        directory=source_copy, environment={"CC": str(hasty_compiler(source_copy.parent))},
     )  # fmt: skip
     (built,) = out.glob("*.whl")
     return built

@@ -51,6 +51,15 @@ class Environment:
         return run(self.path / "bin" / name, *arguments, directory=self.path, environment=variables)
 
 
+def hasty_compiler(directory: Path) -> Path:
+    """Make the C compiler without its optimization, which takes most of a build. The checkout's kernel is built with
+    it."""
+    script = directory / "cc"
+    script.write_text('#!/bin/sh\nexec cc "$@" -O0\n')
+    script.chmod(0o755)
+    return script
+
+
 def make_environment(path: Path, wheel: Path) -> Environment:
     """Make an environment outside the checkout with the wheel in it.
 
