@@ -14,6 +14,15 @@ _PAGE: Final = PROJECT / "docs" / "operations.md"
 
 def commands_of(heading: str) -> list[str]:
     """Return the commands of a section of the third level, without their comments."""
-    section = re.split(r"\n##+ ", _PAGE.read_text(encoding="utf-8").split(f"\n### {heading}\n")[1])[0]
-    (block,) = re.findall(r"(?ms)^```console\n(.*?)^```", section)
-    return [line.removeprefix("$ ").partition("    #")[0].strip() for line in block.splitlines()]
+    (block,) = blocks_of(heading)
+    return [command for command, _ in block]
+
+
+def blocks_of(heading: str) -> list[list[tuple[str, str]]]:
+    """Return the blocks of a section of the second or third level: each command, and its comment or an empty text."""
+    section = re.split(r"\n##+ ", re.split(rf"\n###? {re.escape(heading)}\n", _PAGE.read_text(encoding="utf-8"))[1])[0]
+    found = []
+    for block in re.findall(r"(?ms)^ *```console\n(.*?)^ *```", section):
+        lines = [line.strip().removeprefix("$ ").partition("    #") for line in block.splitlines()]
+        found.append([(command.strip(), comment.strip()) for command, _, comment in lines])
+    return found
