@@ -130,6 +130,12 @@ for each, the nearest known one; an unknown client setting is a warning; an unkn
 A broker setting with *dynamic* in its type may also be changed while brokers run, for one broker or for all of them
 (`kafkalite configs alter --entity-type brokers`), and so may every topic setting. Of several values the topic's own
 counts first, then the one set for the broker, the one set for all brokers, the one in the broker's file, the default.
+
+What Apache Kafka 4.3 calls dynamic is dynamic here, with these exceptions, which need a restart: `listeners`,
+`listener.security.protocol.map`, and the settings that begin with `ssl.` and `sasl.`. A broker opens its listeners
+once. Keys and passwords are not kept in the registry, where other programs might read them. A renewed certificate
+needs no restart: the broker reads its files again at SIGHUP, and within 60 s. The users of SCRAM are not settings
+(`kafkalite users`).
 """
 
 _GROUPS: tuple[tuple[str, str, SettingGroup], ...] = (
