@@ -113,7 +113,7 @@ SUITES = (
     Suite("contract", ("tests/contract",)),
     Suite("crash", ("tests/crash",)),
     Suite("interop", ("tests/cli", "tests/interop", "tests/network"), without=(f"{CLUSTER}/",)),
-    Suite("cluster", (CLUSTER,)),
+    Suite("cluster", (CLUSTER, "tests/upgrade")),
     Suite("chaos", ("tests/chaos",)),
     # One-line changes of the program, each of which some test must notice.
     Suite("mutants", ("tests/mutants",), workers=1),

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from spark_kafkalite import Admin
 from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
-from tests.interop.cluster.conftest import SESSION
 from tests.patience import wait_until
 from tests.upgrade.last_release import LastRelease
 
 Server = BrokerProcess | RegistryProcess
+# No broker is to lose its session on a busy machine.
+_SESSION_MS: Final = 6_000
 
 
-def three_brokers(directory: Path, release: LastRelease | None, **overrides: object) -> KafkaliteCluster:
+def three_brokers(directory: Path, release: LastRelease | None) -> KafkaliteCluster:
     """Prepare three brokers and their registry, all of the release; None is this code."""
     prefix = () if release is None else release.prefix
     return KafkaliteCluster(
         directory / "cluster",
-        overrides={**SESSION, "group.initial.rebalance.delay.ms": 0, **overrides},
+        overrides={"zookeeper.session.timeout.ms": _SESSION_MS, "group.initial.rebalance.delay.ms": 0},
         command_prefix=prefix,
         registry=RegistryProcess(directory / "registry", command_prefix=prefix),
     )
