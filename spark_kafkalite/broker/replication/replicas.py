@@ -57,8 +57,8 @@ T = TypeVar("T")
 _MADE_AT_ONCE: Final = 256
 _MAKING_THREADS: Final = 4
 _MADE_IN_THREADS: Final = 16
-# How long a partition's state may come after the list of its replicas that was written with it.
-_STATE_WITHIN_S: Final = 1.0
+# How long a partition's state, and the list of its replicas that was written with it, may come apart.
+_OTHER_NODE_WITHIN_S: Final = 1.0
 
 
 class Replicas:
@@ -583,7 +583,7 @@ class Replicas:
         if partition is not None:
             partition.close()
             yield from self._untruncated(partition)
-        if self._awaits_state(topic_partition):
+        if self._awaits_other_node(topic_partition):
             return
         log, topic_id = self._logs.get(topic_partition), self._view.topic_id_of(topic_partition.topic)
         if log is not None and log.topic_id is not None:
@@ -594,20 +594,26 @@ class Replicas:
         elif log is not None:
             yield from self._set_aside([topic_partition], "this broker is no replica of it any more")
 
-    def _awaits_state(self, topic_partition: TopicPartition) -> bool:
-        """Whether the state may be older than the list of replicas, so that it may name this broker in a moment: both
-        nodes are written in one step, and read apart."""
+    def _awaits_other_node(self, topic_partition: TopicPartition) -> bool:
+        """Whether one of the partition's two nodes may be older than the other, so that they may agree in a moment that
+        the partition has moved away: both are written in one step, and read apart."""
         state, now_s = self._view.state.partition(topic_partition), self._loop.time()
-        if state is None or state.modified_zxid >= state.replicas_zxid or self._is_moved_away(topic_partition):
+        if state is None or is_moved_away(state, self._services.broker_id) or not self._is_half_known(state):
             self._left_at_s.pop(topic_partition, None)
             return False
         if topic_partition not in self._left_at_s:
             self._left_at_s[topic_partition] = now_s
-            self._loop.call_later(_STATE_WITHIN_S, self.take_up, topic_partition)
-        if now_s < self._left_at_s[topic_partition] + _STATE_WITHIN_S:
+            self._loop.call_later(_OTHER_NODE_WITHIN_S, self.take_up, topic_partition)
+        if now_s < self._left_at_s[topic_partition] + _OTHER_NODE_WITHIN_S:
             return True
         del self._left_at_s[topic_partition]
         return False
+
+    def _is_half_known(self, state: PartitionState) -> bool:
+        """Whether the list of replicas is newer than the state, or still has this broker, which the state has taken
+        away."""
+        me = self._services.broker_id
+        return state.modified_zxid < state.replicas_zxid or (me in state.removed and me in state.all_listed)
 
     def _is_moved_away(self, topic_partition: TopicPartition) -> bool:
         state = self._view.state.partition(topic_partition)

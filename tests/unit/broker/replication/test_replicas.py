@@ -1135,18 +1135,22 @@ def test_only_high_watermarks_that_others_have_a_part_in_are_noted_often(world: 
     assert b"b 7" not in text
 
 
-def test_a_log_that_has_moved_away_is_deleted_also_where_the_list_comes_before_the_state(world: World) -> None:
+@pytest.mark.parametrize("first", ["list", "state"])
+def test_a_log_that_has_moved_away_is_deleted_whichever_of_the_two_nodes_comes_first(world: World, first: str) -> None:
     world.register()
     world.create("a")
-    state = world.state(OTHER, epoch=1, version=1, replicas=(ME, OTHER))
+    state = replace(world.state(OTHER, epoch=1, version=1, replicas=(ME, OTHER)), replicas_zxid=80, modified_zxid=80)
     world.change(A, state)
     world.settle()
     directory = world.logs.get(A).directory  # type: ignore[union-attr]
-    away = replace(state, replicas=(OTHER,), replicas_zxid=90)
-    world.change(A, away)
+    after = replace(state, replicas=(OTHER,), version=2, isr=(OTHER,), modified_zxid=90, removed=(ME,))
+    if first == "list":
+        world.change(A, replace(state, replicas=(OTHER,), replicas_zxid=90))
+    else:
+        world.change(A, replace(after, listed=(ME, OTHER), removing=(ME,)))
     world.settle()
     assert world.replicas.find(A) is None and world.fs.exists(directory)
-    world.change(A, replace(away, version=2, isr=(OTHER,), modified_zxid=90, removed=(ME,)))
+    world.change(A, replace(after, replicas_zxid=90))
     world.settle()
     assert world.logs.get(A) is None
     names = [each.name for each in world.fs.entries("/d0")] + [each.name for each in world.fs.entries("/d1")]
