@@ -185,6 +185,16 @@ class KafkaliteCluster:
         """Return the replicas of a partition that are in sync. Raises ChildFailed when there is no such partition."""
         return set(self.state_of(topic, partition).isr)
 
+    def assignment_of(self, topic: str) -> znodes.TopicAssignment:
+        """Return the replicas of a topic's partitions in the registry, with those that a reassignment adds and removes.
+
+        Raises ChildFailed when there is no such topic.
+        """
+        data = self._read(znodes.topic_path(topic))
+        if data is None:
+            raise ChildFailed(f"the registry has no topic {topic}")
+        return znodes.TopicAssignment.decode(topic, data)
+
     def state_of(self, topic: str, partition: int = 0) -> znodes.LeaderAndIsr:
         """Return the state of a partition in the registry. Raises ChildFailed when there is no such partition."""
         data = self._read(znodes.state_path(topic, partition))
