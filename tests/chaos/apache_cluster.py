@@ -93,6 +93,9 @@ class ApacheChaosCluster:
     def in_sync(self, place: Place, partition: int = 0) -> set[int]:
         return self.cluster.in_sync(place.topic, partition)
 
+    def replicas_of(self, place: Place, partition: int = 0) -> set[int]:
+        return set(self.cluster.partitions(place.topic)[partition].replicas)
+
     def mend(self) -> None:
         mend_processes(self.brokers)
 

@@ -8,7 +8,15 @@ from pathlib import Path
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.files.os_fs import OsFs
-from spark_kafkalite.log.files.small_files import read_offsets, read_topic_id, topic_id_text
+from spark_kafkalite.log.files.small_files import (
+    CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    read_offsets,
+    read_topic_id,
+    topic_id_text,
+)
 from spark_kafkalite.log.loading.loader import topic_partition_of
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records.columns import add_batch
@@ -17,8 +25,7 @@ from spark_kafkalite.records.layout import HEADER_BYTES
 from tests.chaos.history import Batch, Complaint, Leftover, Log
 from tests.chaos.values import name_of
 
-_HIGH_WATERMARKS = "replication-offset-checkpoint"
-_LOG_STARTS = "log-start-offset-checkpoint"
+_CHECKPOINTS = (CLEANER_OFFSET_FILE, HIGH_WATERMARK_FILE, LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE)
 _LEFT_BEHIND = (".cleaned", ".swap", ".tmp")
 # What a broker says when something broke that nobody had thought of, or that may not be.
 _BROKEN = ("Traceback", "never retrieved", "never awaited", "AssertionError", "committed records are gone")
@@ -27,8 +34,8 @@ _BROKEN = ("Traceback", "never retrieved", "never awaited", "AssertionError", "c
 def logs_of(broker: int, log_directory: Path, topics: Mapping[str, str]) -> Iterator[Log]:
     """Give the logs of these topics (id: name) in one log directory."""
     fs = OsFs()
-    high_watermarks = read_offsets(fs, str(log_directory / _HIGH_WATERMARKS))
-    starts = read_offsets(fs, str(log_directory / _LOG_STARTS))
+    high_watermarks = read_offsets(fs, str(log_directory / HIGH_WATERMARK_FILE))
+    starts = read_offsets(fs, str(log_directory / LOG_START_OFFSET_FILE))
     for directory in sorted(log_directory.iterdir()):
         at = topic_partition_of(directory.name) if directory.is_dir() else None
         raw_id = read_topic_id(fs, str(directory / "partition.metadata")) if at is not None else None
@@ -85,7 +92,12 @@ def _key(key: bytes | None) -> str | None:
 
 
 def leftovers_of(broker: int, log_directory: Path) -> Iterator[Leftover]:
-    """Give the files of unfinished work in the logs of a stopped broker."""
+    """Give the files of unfinished work in the logs of a broker that was stopped in order, and the lines of checkpoints
+    that name no log."""
+    for name in _CHECKPOINTS:
+        for topic, partition in sorted(read_offsets(OsFs(), str(log_directory / name))):
+            if not (log_directory / f"{topic}-{partition}").is_dir():
+                yield Leftover(broker=broker, path=f"{name}: {topic} {partition}")
     for directory in sorted(path for path in log_directory.iterdir() if path.is_dir()):
         if not directory.name.endswith(("-delete", "-stray")):
             for path in sorted(directory.iterdir()):

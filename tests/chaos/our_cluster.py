@@ -1,4 +1,4 @@
-"""Our cluster under chaos: three brokers whose connections to each other and to the registry can be disturbed
+"""Our cluster under chaos: some brokers whose connections to each other and to the registry can be disturbed
 (``lines``), and whose disks can be filled, slowed down and broken, or lose their power."""
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ class ChaosCluster:
         disks: DisksOfBroker = DisksOfBroker.ONE,
         on_zookeeper: bool = False,
     ) -> None:
-        """Prepare it; ``with`` starts it. ``bug`` is planted in every broker (``seeded_bugs``). ``on_zookeeper``: its
-        registry is a real ZooKeeper, as it always is where the lines lead to other hosts."""
+        """Prepare it; ``with`` starts it: as many brokers as the lines have, three by default. ``bug`` is planted in
+        every broker (``seeded_bugs``). ``on_zookeeper``: its registry is a real ZooKeeper, as it always is where the
+        lines lead to other hosts."""
         self._on_zookeeper = on_zookeeper
         self._directory = directory
         self._bug = bug
@@ -128,6 +129,9 @@ class ChaosCluster:
 
     def in_sync(self, place: Place, partition: int = 0) -> set[int]:
         return self.cluster.in_sync(place.topic, partition)
+
+    def replicas_of(self, place: Place, partition: int = 0) -> set[int]:
+        return set(self.cluster.assignment_of(place.topic).partitions[partition])
 
     def mend(self) -> None:
         self.lines.heal()
@@ -243,7 +247,7 @@ class ChaosCluster:
             }
             self.cluster = KafkaliteCluster(
                 self._directory,
-                size=SIZE,
+                size=len(self.lines.brokers),
                 overrides=settings,
                 overrides_of={number: {**self.lines.settings(number), **self._log_dirs(number)} for number in brokers},
                 environment=environment,

@@ -25,7 +25,7 @@ from tests.chaos.clients.producers import compile_java_producer
 from tests.chaos.history import Complaint, HistoryWriter, Leftover
 from tests.chaos.judge import judge_files
 from tests.chaos.lines import ForwardedLines, HostLines, Lines
-from tests.chaos.our_cluster import SIZE, ChaosCluster
+from tests.chaos.our_cluster import ChaosCluster
 from tests.chaos.played_cluster import PlayedCluster
 from tests.chaos.report import line_of, update_report
 from tests.chaos.rows import MORE_ROWS, ROWS, Row, Stage
@@ -73,7 +73,8 @@ def play(
     random.Random(seed).shuffle(order)
     clusters: dict[object, list[Row]] = {}
     for row in order:
-        kind = (row.disks, row.on_zookeeper, tuple(sorted(row.overrides.items())), row.label if row.is_alone else "")
+        overrides = tuple(sorted(row.overrides.items()))
+        kind = (row.brokers, row.disks, row.on_zookeeper, overrides, row.label if row.is_alone else "")
         clusters.setdefault(kind, []).append(row)
     with ThreadPoolExecutor(1, "javac") as compiler:
         # While the cluster starts.
@@ -82,7 +83,7 @@ def play(
             first = alike[0]
             cluster = ChaosCluster(
                 directory / f"cluster-{number}",
-                lines=make_lines(SIZE),
+                lines=make_lines(first.brokers),
                 overrides=first.overrides,
                 disks=first.disks,
                 on_zookeeper=first.on_zookeeper,
@@ -117,7 +118,13 @@ def play_on(
             try:
                 name = f"row-{row.label}"
                 place = make_topic(
-                    cluster.bootstrap, cluster.addresses, name, history, replicas=3, seed=seed, configs=row.configs
+                    cluster.bootstrap,
+                    cluster.addresses,
+                    name,
+                    history,
+                    replicas=row.replicas,
+                    seed=seed,
+                    configs=row.configs,
                 )
                 stage = Stage(cluster, place, random.Random(f"{seed} {row.label}"), mixed_s)
                 stage.topics[place.topic_id] = place.topic
@@ -174,7 +181,7 @@ def _come_to_rest(cluster: PlayedCluster, place: Place, workload: Workload) -> N
 
 
 def _is_at_rest(cluster: PlayedCluster, place: Place, workload: Workload, partition: int) -> bool:
-    full = set(cluster.brokers)
+    full = cluster.replicas_of(place, partition)
     leader = cluster.leader_of(place, partition)
     return cluster.in_sync(place, partition) == full == workload.in_sync_by(leader, partition)
 

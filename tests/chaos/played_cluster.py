@@ -37,7 +37,7 @@ class PlayedBroker(Protocol):
 
 
 class PlayedCluster(Protocol):
-    """Three brokers; a context manager, which starts them."""
+    """Some brokers; a context manager, which starts them."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -56,6 +56,9 @@ class PlayedCluster(Protocol):
 
     def in_sync(self, place: Place, partition: int = 0) -> set[int]:
         """Return a partition's ISR."""
+
+    def replicas_of(self, place: Place, partition: int = 0) -> set[int]:
+        """Return who has a partition, those that a reassignment is adding among them."""
 
     def mend(self) -> None:
         """Have every broker run and be reached, whatever was done to them. Raises ChildFailed."""

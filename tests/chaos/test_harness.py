@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from spark_kafkalite.processes.cluster import BrokerProcess
-from tests.chaos.final_logs import logs_of
+from tests.chaos.final_logs import leftovers_of, logs_of
 from tests.chaos.history import Fault, HistoryWriter
 from tests.chaos.judge import judge_files
 from tests.chaos.workload import Workload, make_topic
@@ -40,3 +40,10 @@ def test_a_broker_is_killed(tmp_path: Path) -> None:
     assert not verdict.violations, verdict.text()
     # It has looked at something.
     assert verdict.figures["acknowledged"] > 500 and verdict.figures["shown"] > 1500, verdict.text()
+
+
+def test_a_line_of_a_checkpoint_without_its_log_is_left_behind(tmp_path: Path) -> None:
+    (tmp_path / "here-0").mkdir()
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n2\nhere 0 5\naway 1 7\n")
+    (left,) = leftovers_of(1, tmp_path)
+    assert left.path == "replication-offset-checkpoint: away 1"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 
 _LONGEST_BYTES = 600
+# Names of values that are large, so that the copy of a partition takes its time.
+BALLAST = "ballast"
+BALLAST_BYTES = 64 << 10
 
 
 def payload_of(name: str) -> bytes:
     """Return a value's bytes: its name, again and again, up to a size of its own; so does ``ChaosProducer.java``."""
     unit = f"{name} ".encode()
-    size = len(unit) + sum(unit) * 7 % _LONGEST_BYTES
+    size = BALLAST_BYTES if name.startswith(BALLAST) else len(unit) + sum(unit) * 7 % _LONGEST_BYTES
     return (unit * (size // len(unit) + 1))[:size]
 
 

@@ -88,7 +88,7 @@ MAY_HAVE_DEADLINES: Final = {
     ("tests/chaos/play.py", "_come_to_rest"): _OWN_FAILURE,
     ("tests/chaos/rows/disks.py", "_read"): _OWN_FAILURE,
     ("tests/chaos/rows/losses.py", "_check_leaderless"): "that nothing happens is looked at for some time",
-    ("tests/chaos/rows/processes.py", "mix_pauses_and_kills"): _LOAD,
+    ("tests/chaos/rows/troubles.py", "trouble_brokers"): _LOAD,
     ("tests/chaos/workload.py", "_ends"): _OWN_FAILURE,
     ("tests/chaos/workload.py", "_wait"): _OWN_FAILURE,
     ("tests/chaos/workload.py", "make_topic"): _OWN_FAILURE,

@@ -18,6 +18,7 @@ from tests.chaos.rows.stage import (
     Row,
     Stage,
 )
+from tests.chaos.rows.troubles import KILL, PAUSE, trouble_brokers
 from tests.chaos.workload import RunFailed
 
 # A stop in order hands over what the broker leads.
@@ -137,29 +138,7 @@ def mix_pauses_and_kills(stage: Stage) -> None:
     """Pause or kill a random broker every 5 to 15 s, whatever the others are doing; a pause lasts up to 12 s, and a
     dead broker is started up to 8 s later. The row's length is an option."""
     with stage.fault("pauses and kills", isr_within_s=30, resumes_within_s=30, acks_at_least=100):
-        # By broker: when it is healed, what was done to it, and when.
-        troubled: dict[int, tuple[float, str, float]] = {}
-        until = time.monotonic() + stage.mixed_s
-        next_at = 0.0
-        while (now := time.monotonic()) < until or troubled:
-            for number in [each for each, (healed_at, _, _) in troubled.items() if healed_at <= now]:
-                _, name, begun = troubled.pop(number)
-                if name == "pause":
-                    stage.brokers[number].resume()
-                else:
-                    stage.brokers[number].start()
-                stage.note_fault(begun, time.monotonic(), name, number)
-            whole = sorted(stage.brokers.keys() - troubled.keys())
-            if next_at <= now < until and whole:
-                next_at = now + stage.chance.uniform(5, 15)
-                number = stage.chance.choice(whole)
-                if stage.chance.random() < 0.5:
-                    stage.brokers[number].pause()
-                    troubled[number] = now + stage.chance.uniform(0.2, 12), "pause", now
-                else:
-                    stage.brokers[number].kill()
-                    troubled[number] = now + stage.chance.uniform(0, 8), "kill", now
-            time.sleep(0.05)
+        trouble_brokers(stage, {PAUSE: (0.2, 12), KILL: (0, 8)}, (5, 15))
 
 
 def trouble_a_follower(stage: Stage) -> None:

@@ -24,7 +24,7 @@ from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.chaos.clients.client import REQUEST_TIMEOUT_MS, Place
 from tests.chaos.history import FAIL, OK, UNKNOWN, Client, Fault, Measure, Send, Topic
-from tests.chaos.our_cluster import LAG_TIME_S, SESSION_S, ChaosCluster, DisksOfBroker
+from tests.chaos.our_cluster import LAG_TIME_S, SESSION_S, SIZE, ChaosCluster, DisksOfBroker
 from tests.chaos.values import payload_of
 from tests.chaos.workload import RunFailed, Workload
 from tests.interop.support.raw_client import RawClient
@@ -217,13 +217,16 @@ class Stage:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the matrix, or a part of one. ``configs`` are its topic's, ``overrides`` its brokers', and ``disks``
-    what their log directories lie on. ``foreseen``: what brokers may complain of in it."""
+    """One row of the matrix, or a part of one. ``configs`` and ``replicas`` are its topic's, ``overrides`` its
+    brokers', of which there are ``brokers``, and ``disks`` what their log directories lie on. ``foreseen``: what
+    brokers may complain of in it."""
 
     label: str
     play: Callable[[Stage], None]
     configs: Mapping[str, str] = field(default_factory=dict)
     overrides: Mapping[str, object] = field(default_factory=dict)
+    replicas: int = 3
+    brokers: int = SIZE
     disks: DisksOfBroker = DisksOfBroker.ONE
     foreseen: tuple[str, ...] = ()
     # Whether it needs a cluster for itself: it costs other rows their records, or their topics disturb it.
