@@ -1,7 +1,7 @@
 """Begins, replaces, cancels and ends reassignments of partitions, for the controller. ``reassignment`` has the rules.
 
-Partitions of one topic are written together: a multi writes the topic node and the states of up to a hundred of them,
-each at the version that was read (V3). The topic node alone is written where no replica leaves. Where a leader has
+Partitions of one topic are written together: a multi writes the topic node and the states of up to five hundred of
+them, each at the version that was read (V3). The topic node alone is written where no state changes. Where a leader has
 written one of the states meanwhile, the multi is refused. Then the partitions are written by halves, so that only that
 one waits for the next round.
 
@@ -36,8 +36,9 @@ from spark_kafkalite.slices import Slices, Work
 
 _LOG = logging.getLogger(__name__)
 
-# Partitions whose states are written in one multi; where no state is written, any number.
-_TOGETHER: Final = 100
+# Partitions whose states are written in one multi; where no state is written, any number. Every broker reads the whole
+# topic node again after each multi, so few large ones are cheaper.
+_TOGETHER: Final = 500
 # What a state's operation has besides the encoded state, at most.
 _STATE_PATH_BYTES: Final = 400
 # Of what somebody has asked for, when others write the same nodes.
