@@ -277,7 +277,8 @@ def _alter(store: Store, user: str, changes: Mapping[str, ScramCredential | None
 
 async def _read(store: Store) -> dict[str, dict[str, int]]:
     """Return what ``Admin.describe_users`` does, from the registry."""
-    from spark_kafkalite.registry import entity_nodes, znodes
+    from spark_kafkalite.registry import entity_nodes
+    from spark_kafkalite.registry.node_json import MalformedNode
     from spark_kafkalite.registry.store import NoNode, answer
     from spark_kafkalite.security.scram import read_credential
 
@@ -292,9 +293,12 @@ async def _read(store: Store) -> dict[str, dict[str, int]]:
             path = entity_nodes.entity_node(f"{entity_nodes.USERS}/{name}")
             try:
                 data, _ = await answer(store.get(path))
+                config, _ = entity_nodes.decode_settings(path, data)
             except NoNode:
                 continue
-            config = znodes.decode_config(path, data) if data else {}
+            except MalformedNode as malformed:
+                warn(f"{malformed}: no such user can authenticate; set its password again (kafkalite users add)")
+                continue
             credentials = {mechanism: config[mechanism] for mechanism in SCRAM_HASHES if mechanism in config}
             if user is not None and credentials:
                 found[user] = {}

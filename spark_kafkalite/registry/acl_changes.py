@@ -54,7 +54,7 @@ async def alter_acls(store: Store, resource: Resource, change: Callable[[Entries
     """Replace the ACLs of a resource by what ``change`` makes of them; return their entries before and after.
 
     Raises BadArguments when it is too much for a node, or the name cannot be that of one. ConnectionLoss: it may or may
-    not have been done. A node that cannot be read counts as empty, so that an alteration repairs it.
+    not have been done. A node that cannot be read counts as ``acl_nodes.UNREADABLE``, and an alteration writes it so.
     """
     path = acl_nodes.acl_path(resource)
     check_path(path)
@@ -75,8 +75,8 @@ async def alter_acls(store: Store, resource: Resource, change: Callable[[Entries
         except NoNode:
             pass
         except MalformedNode as malformed:
-            _LOG.warning("altering ACLs that cannot be read as if there were none: %s", malformed)
-            is_readable = False
+            _LOG.warning("altering ACLs that cannot be read as if they denied everything to everyone: %s", malformed)
+            old, is_readable = acl_nodes.UNREADABLE, False
         new = change(old)
         if new == old and is_readable:
             return old, new

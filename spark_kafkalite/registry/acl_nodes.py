@@ -12,7 +12,8 @@ path                                               data, all persistent
 TYPE is Topic, Group, Cluster, TransactionalId, DelegationToken or User. A node without ACLs does not exist. All of them
 are private where the session has authenticated (``zookeeper.digest``): only that identity reads them.
 
-A payload that cannot be read raises MalformedNode naming the path.
+A payload that cannot be read raises MalformedNode naming the path. It may have held a denial, so it counts as
+:data:`UNREADABLE`. (Apache Kafka takes it for no ACL.)
 Source: kafka.zk.ZkAclStore, kafka.security.authorizer.AccessControlEntry of Apache Kafka 3.9.
 """
 
@@ -21,13 +22,23 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from spark_kafkalite.acls import AccessControlEntry, Operation, PatternType, PermissionType, Resource, ResourceType
+from spark_kafkalite.acls import (
+    EVERYONE,
+    WILDCARD,
+    AccessControlEntry,
+    Operation,
+    PatternType,
+    PermissionType,
+    Resource,
+    ResourceType,
+)
 from spark_kafkalite.registry.node_json import (
     MalformedNode,
     array,
     decode_object,
     encode_object,
     mapping,
+    number,
     reading,
     text,
 )
@@ -41,6 +52,8 @@ ROOTS: Final = {PatternType.LITERAL: LITERAL_ACLS, PatternType.PREFIXED: PREFIXE
 CHANGES: Final = {PatternType.LITERAL: LITERAL_CHANGES, PatternType.PREFIXED: EXTENDED_CHANGES}
 NOTICE_PREFIX: Final = "acl_changes_"
 _VERSION: Final = 1
+# What the ACLs of a node that cannot be read count as: all is denied to all but super users, on every broker alike.
+UNREADABLE: Final = frozenset({AccessControlEntry(EVERYONE, WILDCARD, Operation.ALL, PermissionType.DENY)})
 # Of a sequence node's number.
 _DIGITS: Final = 10
 
@@ -89,6 +102,7 @@ def decode_acls(path: str, data: bytes) -> frozenset[AccessControlEntry]:
     """Return the entries of a node. Raises MalformedNode."""
     fields = decode_object(path, data)
     with reading(path, data):
+        number(fields["version"], _VERSION, _VERSION)
         return frozenset(
             AccessControlEntry(
                 text(acl["principal"]),

@@ -35,6 +35,12 @@ from spark_kafkalite.registry.znodes import CONFIG_CHANGES
 _LOG = logging.getLogger(__name__)
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
+# Gives the settings in a node, and its other fields.
+Decode = Callable[[str, bytes], tuple[Mapping[str, str], Mapping[str, Any]]]
+
+
+def _decode(path: str, data: bytes) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+    return znodes.decode_config_node(path, data) if data else ({}, {})
 
 
 async def alter_config(
@@ -70,7 +76,7 @@ async def alter_entity(store: Store, entity: str, change: Change) -> None:
         with contextlib.suppress(NodeExists):
             await answer(store.create(parent, private=entity_nodes.is_private(parent) and store.can_be_private))
     create = Create(path, private=entity_nodes.is_private(path) and store.can_be_private)
-    await _alter(store, path, change, create, (notice,))
+    await _alter(store, path, change, create, (notice,), decode=entity_nodes.decode_settings)
 
 
 async def _alter(
@@ -80,10 +86,12 @@ async def _alter(
     create: Create,
     with_it: Sequence[Operation],
     *,
+    decode: Decode = _decode,
     owner: str | None = None,
     validate_only: bool = False,
 ) -> None:
-    """``create`` makes the node where there is none; ``with_it`` is done with the change."""
+    """``create`` makes the node where there is none; ``with_it`` is done with the change; ``decode`` may raise
+    MalformedNode."""
     while True:
         version: int | None = None
         old: Mapping[str, str] | None = {}
@@ -91,7 +99,7 @@ async def _alter(
         try:
             data, stat = await answer(store.get(path))
             version = stat.version
-            old, unknown = znodes.decode_config_node(path, data) if data else ({}, {})
+            old, unknown = decode(path, data)
         except NoNode:
             pass
         except MalformedNode as malformed:

@@ -22,11 +22,12 @@ Source: kafka.server.ConfigEntityName, org.apache.kafka.common.utils.Sanitizer, 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from spark_kafkalite.registry.node_json import decode_object, encode_object, reading, text
-from spark_kafkalite.registry.znodes import CONFIG_CHANGES, DEFAULT_ENTITY
+from spark_kafkalite.registry.node_json import MalformedNode, decode_object, encode_object, number, reading, text
+from spark_kafkalite.registry.znodes import CONFIG_CHANGES, DEFAULT_ENTITY, decode_config_node
 
 CONFIG_ROOT: Final = "/config"
 USERS: Final = "users"
@@ -36,6 +37,7 @@ NOTICE_PREFIX: Final = "config_change_"
 # Of this broker's own making, from which it takes the salts of users that do not exist.
 DECOY_SECRET: Final = "/kafkalite/scram_decoy_secret"
 
+_VERSION: Final = 1
 _NOTICE_VERSION: Final = 2
 
 
@@ -75,6 +77,25 @@ def user_of_node(path: str) -> str | None:
 def is_private(path: str) -> bool:
     """Return whether a node is for brokers alone: those of users with their parent, and the secret for decoys."""
     return f"{path}/".startswith(f"{CONFIG_ROOT}/{USERS}/") or path == DECOY_SECRET
+
+
+def decode_settings(path: str, data: bytes) -> tuple[dict[str, str], Mapping[str, Any]]:
+    """Return an entity's settings, and the fields of its node that are not known.
+
+    A node without data has none: a user has one above the quotas of its client ids. Raises MalformedNode. Its text has
+    no part of the data, which may be of a credential.
+    """
+    if not data:
+        return {}, {}
+    try:
+        fields = decode_object(path, data)
+        with reading(path, data):
+            number(fields.get("version"), _VERSION, _VERSION)
+        return decode_config_node(path, data)
+    except MalformedNode:
+        raise MalformedNode(
+            f"registry node {path} holds {len(data)} bytes that are not the settings of an entity in version {_VERSION}"
+        ) from None
 
 
 def encode_notice(entity: str) -> bytes:

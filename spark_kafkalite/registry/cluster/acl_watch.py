@@ -1,8 +1,9 @@
 """Keeps a broker's ACLs current through Kafka's notices (``notice_watch``), which every change leaves
 (``acl_changes``).
 
-The ACLs outlive the session: while the registry is unavailable, the last known ones hold. So do those of a node that
-cannot be read.
+The ACLs outlive the session: while the registry is unavailable, the last known ones hold. A node that cannot be read
+denies everything to all but super users (``acl_nodes.UNREADABLE``), whatever it held before. So a broker that has just
+started decides as the others do.
 
 Lives in one event loop.
 """
@@ -10,10 +11,12 @@ Lives in one event loop.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from spark_kafkalite.acls import AccessControlEntry, PatternType, Resource, ResourceType
+from spark_kafkalite.redaction import shown_name
 from spark_kafkalite.registry import acl_nodes
 from spark_kafkalite.registry.acl_changes import make_base_nodes
 from spark_kafkalite.registry.cluster.notice_watch import NoticeWatch, each
@@ -25,6 +28,16 @@ _LOG = logging.getLogger(__name__)
 # Nodes that are read at the same time.
 _AT_ONCE: Final = 200
 
+# By which option a command names a resource; ``kafkalite acls`` has not all types.
+_OPTIONS: Final = {
+    ResourceType.TOPIC: "kafkalite acls delete --topic",
+    ResourceType.GROUP: "kafkalite acls delete --group",
+    ResourceType.CLUSTER: "kafkalite acls delete --cluster",
+    ResourceType.TRANSACTIONAL_ID: "kafkalite acls delete --transactional-id",
+    ResourceType.DELEGATION_TOKEN: "kafka-acls --remove --delegation-token",
+    ResourceType.USER: "kafka-acls --remove --user-principal",
+}
+
 # Takes what the ACLs of a resource say, nothing where it has none.
 Put = Callable[[Resource, Collection[AccessControlEntry]], None]
 
@@ -35,6 +48,8 @@ class AclFollower:
     def __init__(self, put: Put, known: Callable[[], Iterable[Resource]]) -> None:
         self.put = put
         self.known = known
+        # Those whose nodes cannot be read, with the reason that is in the log.
+        self._unreadable: dict[Resource, str] = {}
 
     async def follow(self, store: Store) -> AclWatch:
         """Read all ACLs in a new session, and follow their changes until the result is closed. Raises RegistryError."""
@@ -45,6 +60,37 @@ class AclFollower:
             watch.close()
             raise
         return watch
+
+    def take(self, resource: Resource, entries: Collection[AccessControlEntry]) -> None:
+        """Take up the ACLs in a node, or none where there is no node."""
+        self.put(resource, entries)
+        if self._unreadable.pop(resource, None) is not None:
+            _LOG.info("the ACLs of %s can be read again, and hold", _what(resource))
+
+    def seal(self, resource: Resource, malformed: MalformedNode) -> None:
+        """Deny everything on a resource, because its node cannot be read. It is logged once for each content."""
+        self.put(resource, acl_nodes.UNREADABLE)
+        if self._unreadable.get(resource) != str(malformed):
+            self._unreadable[resource] = str(malformed)
+            _LOG.error(
+                "only super users may use %s: %s. Delete its ACLs (%s), and add those that are needed again",
+                _what(resource),
+                malformed,
+                _deletion(resource),
+            )
+
+
+def _what(resource: Resource) -> str:
+    kind = resource.resource_type.name.lower().replace("_", " ")
+    names = "names that begin with " if resource.pattern_type is PatternType.PREFIXED else ""
+    return f"{kind} {names}{shown_name(resource.name)!r}"
+
+
+def _deletion(resource: Resource) -> str:
+    """Return the command that deletes the ACLs of a resource, for the log."""
+    name = "" if resource.resource_type is ResourceType.CLUSTER else f" {shlex.quote(resource.name)}"
+    pattern = " --resource-pattern-type prefixed" if resource.pattern_type is PatternType.PREFIXED else ""
+    return f"{_OPTIONS[resource.resource_type]}{name}{pattern}"
 
 
 class AclWatch(NoticeWatch):
@@ -79,7 +125,7 @@ class AclWatch(NoticeWatch):
         found = [resource for some in await each(self._resources, kinds, _AT_ONCE) for resource in some]
         await each(self._read, found, _AT_ONCE)
         for gone in set(self._acls.known()).difference(found):
-            self._acls.put(gone, ())
+            self._acls.take(gone, ())
 
     async def _resources(self, kind: tuple[PatternType, ResourceType]) -> list[Resource]:
         pattern_type, resource_type = kind
@@ -93,9 +139,8 @@ class AclWatch(NoticeWatch):
         path = acl_nodes.acl_path(resource)
         try:
             data, _ = await answer(self._store.get(path))
-            self._acls.put(resource, acl_nodes.decode_acls(path, data))
+            self._acls.take(resource, acl_nodes.decode_acls(path, data))
         except NoNode:
-            self._acls.put(resource, ())
+            self._acls.take(resource, ())
         except MalformedNode as malformed:
-            # Another program wrote it, so nothing is guessed.
-            _LOG.error("the ACLs of %s stay as they were: %s", resource.name, malformed)
+            self._acls.seal(resource, malformed)

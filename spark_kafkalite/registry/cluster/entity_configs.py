@@ -1,7 +1,9 @@
 """The settings of users, client ids and addresses, kept current through Kafka's notices in ``/config/changes``.
 
 Every change leaves a notice (``config_nodes``), which ``notice_watch`` follows. The settings outlive the session: while
-the registry is unavailable, the last known ones hold.
+the registry is unavailable, the last known ones hold. If a node cannot be read, its user has no credential any more,
+whatever the node held before: another program may have written there that the user is gone. Quotas stay as they are
+known.
 
 Lives in one event loop. A listener receives the entity path (``registry.entity_nodes``) and its settings, which are
 empty when the entity has none any more.
@@ -29,6 +31,7 @@ from spark_kafkalite.registry.store import (
     Store,
     answer,
 )
+from spark_kafkalite.security.scram import SCRAM_HASHES
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,6 +48,8 @@ class EntityConfigs:
         # By entity path; none is empty.
         self._configs: dict[str, Mapping[str, str]] = {}
         self._listeners: list[EntityListener] = []
+        # Those whose nodes cannot be read, with the reason that is in the log.
+        self._unreadable: dict[str, str] = {}
 
     def add_listener(self, listener: EntityListener) -> None:
         """Have ``listener`` called with each entity whose settings have changed."""
@@ -73,7 +78,12 @@ class EntityConfigs:
         return watch
 
     def take(self, entity: str, config: Mapping[str, str]) -> None:
-        """Take up what an entity's node holds."""
+        """Take up what an entity's node holds, nothing where there is none."""
+        self._put(entity, config)
+        if self._unreadable.pop(entity, None) is not None:
+            _LOG.info("the settings of %s can be read again, and hold", entity)
+
+    def _put(self, entity: str, config: Mapping[str, str]) -> None:
         if config == self._configs.get(entity, {}):
             return
         if config:
@@ -91,16 +101,34 @@ class EntityConfigs:
         path = entity_nodes.entity_node(entity)
         try:
             data, stat = await answer(store.get(path))
-            # A user without settings of its own has an empty node above the quotas of its client ids.
-            self.take(entity, znodes.decode_config(path, data) if data else {})
+            self.take(entity, entity_nodes.decode_settings(path, data)[0])
         except NoNode:
             self.take(entity, {})
             return False
         except MalformedNode as malformed:
-            # What was known before stands: another program wrote it, so nothing is guessed.
-            _LOG.error("ignoring the settings of %s: %s", entity, malformed)
+            self._seal(entity, malformed)
             return True
         return stat.num_children > 0
+
+    def _seal(self, entity: str, malformed: MalformedNode) -> None:
+        """Keep the quotas of an entity whose node cannot be read, and no credential. It is logged once."""
+        known = self.config(entity)
+        self._put(entity, {name: text for name, text in known.items() if name not in SCRAM_HASHES})
+        if self._unreadable.get(entity) == str(malformed):
+            return
+        self._unreadable[entity] = str(malformed)
+        quotas = "its quotas stay as they were" if self.config(entity) else "its quotas are the default ones"
+        user = entity_nodes.user_of_entity(entity)
+        if user is None:
+            _LOG.error("%s: %s. Set the quotas again (kafkalite configs alter)", quotas, malformed)
+        else:
+            _LOG.error(
+                "user %.100r cannot authenticate by SCRAM, and %s: %s. Set the password again (kafkalite users add), "
+                "and the quotas that it had",
+                user,
+                quotas,
+                malformed,
+            )
 
 
 class EntityWatch(NoticeWatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -15,12 +16,24 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
+from spark_kafkalite.acls import (
+    AccessControlEntry,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    PermissionType,
+    Resource,
+    ResourceType,
+)
+from spark_kafkalite.errors import SaslAuthenticationFailed, TopicAuthorizationFailed
 from spark_kafkalite.processes.child_process import ChildFailed
 from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.support.collect import collected
 from tests.interop.support.raw_client import RawClient
+from tests.interop.support.sasl_broker import ADMIN, SCRAM_256, SaslBroker, settings_of
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SEED, SOAK
 
@@ -218,6 +231,46 @@ def test_what_a_broker_cannot_be_without_is_named_and_made_again(data: Path, bro
     assert done.returncode == 0, done.stderr
     broker.start()
     assert served(broker, "t") == [b"first", b"second"]
+
+
+def test_damage_of_acls_and_users_gives_nobody_a_right(tmp_path: Path) -> None:
+    authorizer = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": f"User:{ADMIN}"}
+    with SaslBroker(tmp_path / "data", **authorizer) as broker, contextlib.ExitStack() as stack:
+        admin = stack.enter_context(Admin(settings_of(broker.bootstrap)))
+        topics = {name: Resource(ResourceType.TOPIC, PatternType.LITERAL, name) for name in ("t", "u", "*")}
+        for user in ("alice", "bob"):
+            admin.set_password(user, "password", mechanism=SCRAM_256)
+        for topic in ("t", "u"):
+            admin.create_topic(topic, 1, 1)
+            denial = AccessControlEntry("User:mallory", "*", Operation.ALL, PermissionType.DENY)
+            admin.create_acls([Acl(topics[topic], denial)])
+        for user in ("alice", "bob"):
+            read = AccessControlEntry(f"User:{user}", "*", Operation.READ, PermissionType.ALLOW)
+            admin.create_acls([Acl(topics["*"], read)])
+        stack.close()
+        assert broker.stop() == 0
+        write(tmp_path / "data", {"/kafka-acl/Topic/t": b"junk", "/config/users/bob": b"junk"})
+        broker.start()
+
+        def partitions(user: str, topic: str) -> int:
+            with Consumer(settings_of(broker.bootstrap, SCRAM_256, user, "password")) as consumer:
+                return len(consumer.partitions_for(topic))
+
+        admin = stack.enter_context(Admin(settings_of(broker.bootstrap)))
+        assert partitions("alice", "u") == 1
+        with pytest.raises(TopicAuthorizationFailed):
+            partitions("alice", "t")
+        with pytest.raises(SaslAuthenticationFailed):
+            partitions("bob", "u")
+        assert list(admin.describe_topics(["t"])) == ["t"]
+        said = broker.stderr_path.read_text()
+        assert "ERROR" in said and "only super users may use topic 't': registry node /kafka-acl/Topic/t holds" in said
+        assert "user 'bob' cannot authenticate by SCRAM, and its quotas are the default ones" in said
+        # What the lines say to do.
+        admin.delete_acls([AclFilter(ResourceType.TOPIC, "t", PatternType.LITERAL)])
+        admin.set_password("bob", "password", mechanism=SCRAM_256)
+        assert partitions("alice", "t") == partitions("bob", "t") == 1
+        stack.close()
 
 
 def test_a_stop_is_heard_at_any_moment_of_a_start(data: Path, broker: BrokerProcess) -> None:

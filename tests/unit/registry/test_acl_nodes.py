@@ -61,9 +61,10 @@ def test_a_node_has_the_fields_of_kafka() -> None:
         b"",
         b"[]",
         b'{"version":1}',
-        b'{"acls":[{"principal":"User:a","permissionType":"Perhaps","operation":"Read","host":"*"}]}',
-        b'{"acls":[{"principal":"User:a","permissionType":"Allow","operation":"Fly","host":"*"}]}',
-        b'{"acls":[{"principal":1,"permissionType":"Allow","operation":"Read","host":"*"}]}',
+        b'{"version":2,"acls":[]}',
+        b'{"version":1,"acls":[{"principal":"User:a","permissionType":"Perhaps","operation":"Read","host":"*"}]}',
+        b'{"version":1,"acls":[{"principal":"User:a","permissionType":"Allow","operation":"Fly","host":"*"}]}',
+        b'{"version":1,"acls":[{"principal":1,"permissionType":"Allow","operation":"Read","host":"*"}]}',
     ],
 )
 def test_what_is_no_list_of_acls_is_named(data: bytes) -> None:

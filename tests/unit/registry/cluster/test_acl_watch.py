@@ -21,6 +21,7 @@ from tests.patience import PATIENCE_S, wait_until_async
 TOPIC = Resource(ResourceType.TOPIC, PatternType.LITERAL, "t")
 PREFIX = Resource(ResourceType.GROUP, PatternType.PREFIXED, "g")
 READ = AccessControlEntry("User:a", "*", Operation.READ, PermissionType.ALLOW)
+EVERYTHING_DENIED = AccessControlEntry("User:*", "*", Operation.ALL, PermissionType.DENY)
 WRITE = AccessControlEntry("User:a", "*", Operation.WRITE, PermissionType.ALLOW)
 
 
@@ -132,7 +133,9 @@ def test_everything_is_read_again_in_the_next_session(tmp_path: Path) -> None:
     run(work)
 
 
-def test_a_node_that_cannot_be_read_leaves_the_acls_as_they_were_until_it_is_repaired(tmp_path: Path) -> None:
+def test_a_node_that_cannot_be_read_denies_everything_until_it_is_repaired(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work() -> None:
         registry = FakeRegistry(tmp_path)
         other = registry.connect()
@@ -142,16 +145,35 @@ def test_a_node_that_cannot_be_read_leaves_the_acls_as_they_were_until_it_is_rep
         await alter_acls(other, TOPIC, lambda old: old | {READ})
         await wait_until_async(lambda: followed.acls == {TOPIC: {READ}}, "the change")
         await answer(other.set(acl_nodes.acl_path(TOPIC), b"no json"))
-        # A notice that says nothing has everything read again.
-        await answer(other.create(f"{acl_nodes.LITERAL_CHANGES}/acl_changes_", b"?", sequential=True))
-        await alter_acls(other, PREFIX, lambda old: old | {READ})
-        await wait_until_async(lambda: PREFIX in followed.acls, "the change")
-        assert followed.acls[TOPIC] == {READ}
-        await alter_acls(other, TOPIC, lambda old: old | {WRITE})
-        await wait_until_async(lambda: followed.acls[TOPIC] == {WRITE}, "the repair")
+        for entry in (READ, WRITE):
+            # A notice that says nothing has everything read again.
+            await answer(other.create(f"{acl_nodes.LITERAL_CHANGES}/acl_changes_", b"?", sequential=True))
+            await alter_acls(other, PREFIX, lambda old, entry=entry: old | {entry})
+            await wait_until_async(lambda entry=entry: entry in followed.acls.get(PREFIX, ()), "the change")
+        assert followed.acls[TOPIC] == acl_nodes.UNREADABLE == {EVERYTHING_DENIED}
+        # So does a broker that starts now.
+        started = Followed()
+        (await started.follow(registry.connect())).close()
+        assert started.acls[TOPIC] == {EVERYTHING_DENIED}
+        # What is added to it is added to the denial, which may have been in it, and has to be deleted by itself.
+        assert await alter_acls(other, TOPIC, lambda old: old | {WRITE}) == (
+            {EVERYTHING_DENIED},
+            {EVERYTHING_DENIED, WRITE},
+        )
+        await wait_until_async(lambda: WRITE in followed.acls[TOPIC], "the repair")
+        await answer(other.set(acl_nodes.acl_path(TOPIC), b"no json"))
+        await alter_acls(other, TOPIC, lambda old: old - {EVERYTHING_DENIED})
+        await wait_until_async(lambda: TOPIC not in followed.acls, "the deletion")
         watch.close()
 
     run(work)
+    line = (
+        "only super users may use topic 't': registry node /kafka-acl/Topic/t holds b'no json', which cannot be read: "
+        "Expecting value: line 1 column 1 (char 0). Delete its ACLs (kafkalite acls delete --topic t), and add those "
+        "that are needed again"
+    )
+    # One of each follower.
+    assert [each for each in caplog.messages if "only super users" in each] == [line] * 2
 
 
 @pytest.mark.parametrize("name", ["..", "a\x00b"])

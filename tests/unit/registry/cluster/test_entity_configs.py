@@ -160,6 +160,36 @@ def test_an_interrupted_connection_and_a_removed_notice_cost_nothing(tmp_path: P
     run(work)
 
 
+@pytest.mark.parametrize("damage", [b"no json", b'{"version":2,"config":{"SCRAM-SHA-256":"salt=secret"}}'])
+def test_a_node_that_cannot_be_read_leaves_the_quotas_and_no_credential(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
+) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        store = EmbeddedStore(registry)
+        await alter_entity(store, ALICE, lambda _: {"SCRAM-SHA-256": "salt=secret", "producer_byte_rate": "1"})
+        known, started = EntityConfigs(), EntityConfigs()
+        watch = await known.follow(store)
+        await answer(store.set("/config/users/alice", damage))
+        for configs, expected in ((known, {"producer_byte_rate": "1"}), (started, {})):
+            for _ in range(2):
+                (await configs.follow(EmbeddedStore(registry))).close()
+            assert configs.config(ALICE) == expected
+        await alter_entity(store, ALICE, setting("y", "2"))
+        await wait_until_async(lambda: known.config(ALICE) == {"y": "2"}, "the repair")
+        watch.close()
+        registry.close()
+
+    run(work)
+    why = f"registry node /config/users/alice holds {len(damage)} bytes that are not the settings of an entity"
+    lines = [each for each in caplog.messages if "cannot authenticate" in each]
+    assert [(why in each, "stay as they were" in each, "default ones" in each) for each in lines] == [
+        (True, True, False),
+        (True, False, True),
+    ]
+    assert "secret" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("entity", "user"),
     [
