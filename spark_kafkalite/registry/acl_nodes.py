@@ -63,13 +63,12 @@ def type_path(pattern_type: PatternType, resource_type: ResourceType) -> str:
     return f"{ROOTS[pattern_type]}/{resource_type.title}"
 
 
+# All that is about ACLs is at or below these.
+ROOT_PATHS: Final = (LITERAL_ACLS, EXTENDED_ACLS, LITERAL_CHANGES, EXTENDED_CHANGES)
 # What must exist before ACLs are written or watched; parents come before children.
 BASE_PATHS: Final = (
-    LITERAL_ACLS,
-    EXTENDED_ACLS,
+    *ROOT_PATHS,
     PREFIXED_ACLS,
-    LITERAL_CHANGES,
-    EXTENDED_CHANGES,
     *(type_path(pattern, kind) for pattern in PatternType for kind in ResourceType),
 )
 

@@ -63,11 +63,14 @@ async def alter_config(
 async def alter_entity(store: Store, entity: str, change: Change) -> None:
     """Do what :func:`alter_config` does to an entity of ``registry.entity_nodes``, and leave a notice with the change.
 
-    The node of a user is made for brokers alone where the session has authenticated.
+    Both nodes are made for brokers alone where the session has authenticated.
     """
     path = entity_nodes.entity_node(entity)
     notice = Create(
-        f"{CONFIG_CHANGES}/{entity_nodes.NOTICE_PREFIX}", entity_nodes.encode_notice(entity), sequential=True
+        f"{CONFIG_CHANGES}/{entity_nodes.NOTICE_PREFIX}",
+        entity_nodes.encode_notice(entity),
+        sequential=True,
+        private=store.can_be_private,
     )
     parents = [entity_nodes.CONFIG_ROOT, CONFIG_CHANGES]
     *above, _ = entity.split("/")

@@ -15,8 +15,8 @@ path                              data
 Names are written as in a URL's query with ``%20`` for a blank, so that they have no slash; ``<default>`` is the entity
 that stands for all of a kind. An *entity path* is a path without ``/config/``.
 
-A node of a user is private: it is made for a session that has authenticated, and only that identity reads it. A session
-that has not (``zookeeper.digest``) makes a node that all clients of the registry can read.
+Nodes of entities and notices are private: they are made for a session that has authenticated, and only that identity
+reads them. A session that has not (``zookeeper.digest``) makes a node that all clients of the registry can read.
 Source: kafka.server.ConfigEntityName, org.apache.kafka.common.utils.Sanitizer, kafka.zk.ZkData.sensitiveRootPaths.
 """
 
@@ -39,6 +39,9 @@ DECOY_SECRET: Final = "/kafkalite/scram_decoy_secret"
 
 _VERSION: Final = 1
 _NOTICE_VERSION: Final = 2
+# The roots of what is private.
+ROOTS: Final = tuple(f"{CONFIG_ROOT}/{kind}" for kind in (USERS, CLIENTS, IPS))
+_PRIVATE: Final = (*(f"{root}/" for root in ROOTS), f"{CONFIG_CHANGES}/{NOTICE_PREFIX}")
 
 
 def sanitized(name: str) -> str:
@@ -69,14 +72,10 @@ def entity_node(entity: str) -> str:
     return f"{CONFIG_ROOT}/{entity}"
 
 
-def user_of_node(path: str) -> str | None:
-    """Return the user whose own node a path is, None for any other."""
-    return user_of_entity(path.removeprefix(f"{CONFIG_ROOT}/")) if path.startswith(f"{CONFIG_ROOT}/") else None
-
-
 def is_private(path: str) -> bool:
-    """Return whether a node is for brokers alone: those of users with their parent, and the secret for decoys."""
-    return f"{path}/".startswith(f"{CONFIG_ROOT}/{USERS}/") or path == DECOY_SECRET
+    """Return whether a node is for brokers alone: those of entities with their parents, the notices of their changes,
+    and the secret for decoys."""
+    return f"{path}/".startswith(_PRIVATE) or path == DECOY_SECRET
 
 
 def decode_settings(path: str, data: bytes) -> tuple[dict[str, str], Mapping[str, Any]]:

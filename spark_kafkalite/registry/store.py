@@ -255,9 +255,10 @@ class WatchTree:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Let clients with other credentials only read a node that all clients may change."""
+    """Let clients with other credentials only read a node that all may change; ``private``: not even that."""
 
     path: str
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +313,11 @@ class Store(ABC):
     @property
     def can_be_private(self) -> bool:
         """Whether this session has credentials, so that it may create private nodes."""
+        return True
+
+    @property
+    def sets_acl(self) -> bool:
+        """Whether all that this session creates, but what consumers write, is guarded."""
         return True
 
     @property
@@ -386,13 +392,13 @@ class Store(ABC):
         """
         return self.ask(WatchTree(path, watch))
 
-    def guard(self, path: str) -> Future[None]:
+    def guard(self, path: str, *, private: bool = False) -> Future[bool]:
         """Let only this session's identity change a node from now on, create nodes right below it, and delete these.
 
-        All may still read it. A node that others than this identity may not change already stays as it is. Only for a
-        session that ``can_be_private``. NoNode.
+        Gives whether all may still read it: yes, unless it is ``private``. A node on which no rights are for all stays
+        as it is. Only for a session that ``can_be_private``. NoNode.
         """
-        return self.ask(Guard(path))
+        return self.ask(Guard(path, private))
 
     def multi(self, operations: Sequence[Operation]) -> Future[list[Any]]:
         """Do all operations or none. Results: path (Create), Stat (SetData), None (Delete, Check).

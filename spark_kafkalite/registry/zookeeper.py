@@ -125,6 +125,10 @@ class ZooKeeperStore(Store):
         return self._has_auth
 
     @property
+    def sets_acl(self) -> bool:
+        return self._set_acl
+
+    @property
     def session_id(self) -> int:
         return self._session_id
 
@@ -186,8 +190,8 @@ class ZooKeeperStore(Store):
                 return partial(client.get_children_async, path, self._watch(path, watcher, of_children=True)), sorted
             case WatchTree(path, watcher):
                 return partial(client.add_tree_watch, path, watcher), _nothing
-            case Guard(path):
-                return partial(self._guard, path), _nothing
+            case Guard(path, private):
+                return partial(self._guard, path, private), bool
             case Multi(operations):
                 return partial(self._transact, operations), partial(_multi_results, operations)
             case Check():
@@ -219,13 +223,15 @@ class ZooKeeperStore(Store):
             return list(OPEN_ACL_UNSAFE)
         return list(_GUARDED_ACL)
 
-    def _guard(self, path: str) -> Any:
-        """Return kazoo's result of a change of the node's access rights, or of the look that found it needless."""
+    def _guard(self, path: str, private: bool) -> Any:
+        """Return kazoo's result: whether all may read the node, now that its rights are as they should be."""
         client, result = self._client, self._handler.async_result()
+        wanted = CREATOR_ALL_ACL if private else _GUARDED_ACL
 
-        def passed_on(of_change: Any) -> None:
+        def changed(of_change: Any) -> None:
             try:
-                result.set(of_change.get_nowait())
+                of_change.get_nowait()
+                result.set(not private)
             except Exception as error:
                 result.set_exception(error)
 
@@ -235,12 +241,13 @@ class ZooKeeperStore(Store):
             except Exception as error:
                 result.set_exception(error)
                 return
-            if not any(each.id.scheme == "world" and each.perms & ~Permissions.READ for each in acl):
-                result.set(None)
+            of_all = {each.perms for each in acl if each.id.scheme == "world"}
+            if not of_all or (not private and of_all == {Permissions.READ}):
+                result.set(bool(of_all))
                 return
             with self._lock:
                 if not self._ended:
-                    client.set_acls_async(path, list(_GUARDED_ACL)).rawlink(passed_on)
+                    client.set_acls_async(path, list(wanted)).rawlink(changed)
                     return
             result.set_exception(store.SessionExpired(f"registry session {self._session_id:#x} has ended"))
 

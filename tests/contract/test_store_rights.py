@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
 from collections.abc import Iterator
 
 import pytest
 
+from spark_kafkalite.acls import AccessControlEntry, Operation, PatternType, PermissionType, Resource, ResourceType
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry.acl_changes import alter_acls
+from spark_kafkalite.registry.cluster.acl_watch import AclFollower
+from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs
+from spark_kafkalite.registry.config_nodes import alter_entity
 from spark_kafkalite.registry.store import Create, NoNode
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
 from tests.patience import PATIENCE_S
@@ -83,8 +89,70 @@ def test_what_is_private_below_a_guarded_node_cannot_be_replaced(connect: str, s
             attempt.result(PATIENCE_S)
     assert stranger.children("/a").result(PATIENCE_S) == ["secret"]
     # Once more changes nothing, and the owner goes on.
-    owner.guard("/a").result(PATIENCE_S)
+    assert owner.guard("/a").result(PATIENCE_S) is True
     owner.create("/a/other").result(PATIENCE_S)
+    assert owner.guard("/a/other", private=True).result(PATIENCE_S) is False
+    assert owner.guard("/a", private=True).result(PATIENCE_S) is owner.guard("/a").result(PATIENCE_S) is False
+    for attempt in (stranger.get("/a"), stranger.children("/a"), stranger.get("/a/other")):
+        with pytest.raises(RegistryError, match="NoAuth"):
+            attempt.result(PATIENCE_S)
+    assert owner.children("/a").result(PATIENCE_S) == ["other", "secret"]
+
+
+@pytest.mark.parametrize("set_acl", [False, True])
+def test_what_a_registry_had_before_brokers_had_an_identity_becomes_private_with_set_acl(
+    connect: str, stack: contextlib.ExitStack, set_acl: bool
+) -> None:
+    """The nodes of users, quotas and ACLs, with all notices, of brokers without a digest, and then of ones with it."""
+    entry = AccessControlEntry("User:a", "*", Operation.READ, PermissionType.ALLOW)
+    entities = ("users/a", "users/a/clients/c", "clients/c", "ips/10.0.0.1")
+    resources = [Resource(ResourceType.TOPIC, pattern, "t") for pattern in PatternType]
+
+    def change_all(store: ZooKeeperStore, value: str) -> None:
+        async def change() -> None:
+            for entity in entities:
+                await alter_entity(store, entity, lambda _: {"producer_byte_rate": value})
+            for resource in resources:
+                await alter_acls(store, resource, lambda old: old ^ {entry})
+
+        asyncio.run(change())
+
+    open_store, stranger = opened(stack, connect, None), opened(stack, connect, None)
+    change_all(open_store, "1")
+
+    def readable() -> set[str]:
+        """What is about users, quotas and ACLs, and a stranger reads."""
+        found = set()
+        ask = [("config", each) for each in stranger.children("/config").result(PATIENCE_S)] + [
+            ("", each) for each in stranger.children("/").result(PATIENCE_S) if each.startswith("kafka-acl")
+        ]
+        paths = [f"/{parent}/{name}".replace("//", "/") for parent, name in ask]
+        while paths:
+            path = paths.pop()
+            with contextlib.suppress(RegistryError):
+                stranger.get(path).result(PATIENCE_S)
+                found.add(path)
+                paths += [f"{path}/{name}" for name in stranger.children(path).result(PATIENCE_S)]
+        return found - {"/config/changes"}
+
+    old = readable()
+    assert {"/config/users/a/clients/c", "/config/ips/10.0.0.1", "/kafka-acl/Topic/t"} <= old
+    brokers = opened(stack, connect, "broker:secret", set_acl=set_acl)
+
+    async def start_and_stop() -> None:
+        (await EntityConfigs().follow(brokers)).close()
+        (await AclFollower(lambda *_: None, lambda: ()).follow(brokers)).close()
+
+    asyncio.run(start_and_stop())
+    if not set_acl:
+        # Other brokers may not have the identity yet.
+        assert readable() == old
+        return
+    # Notices of that time go within a quarter of an hour.
+    assert {each for each in readable() if not each.startswith("/config/changes/")} == set()
+    before = readable()
+    change_all(brokers, "2")
+    assert readable() == before
 
 
 def test_a_node_that_others_may_not_change_keeps_its_rights(connect: str, stack: contextlib.ExitStack) -> None:

@@ -53,7 +53,9 @@ REGISTRY_SETTINGS: Final = (
         "zookeeper.set.acl",
         "boolean",
         False,
-        "Whether what this broker creates in the registry may be changed only by the user as which it authenticates.",
+        "Whether what this broker creates in the registry may be changed only by the user as which it authenticates. "
+        "Users, quotas and ACLs that exist become readable for that user only, so set it once all "
+        "brokers have their credentials.",
     ),
 )
 

@@ -34,6 +34,8 @@ _ANSWER_WITHIN_S: Final = 60.0
 _SHOWN: Final = 3
 # ZooKeeper's own.
 _RESERVED: Final = "/zookeeper"
+# Below these are users and quotas.
+_ENTITIES: Final = tuple(f"{root}/" for root in entity_nodes.ROOTS)
 
 
 class Exported(NamedTuple):
@@ -63,10 +65,10 @@ def export_registry(
         cluster_id = _cluster_id(tree, data)
         nodes = dict(persistent_nodes(tree, with_private=authenticated))
         left_out = [path for path in tree.nodes if path not in nodes]
-        if any(entity_nodes.user_of_node(path) is not None or acl_nodes.is_private(path) for path in left_out):
+        if any(path.startswith(_ENTITIES) or acl_nodes.is_private(path) for path in left_out):
             raise ConfigError(
-                f"the registry in {data} holds users or ACLs, which only brokers may read, and the session with "
-                f"{where} does not authenticate: give --digest-file, and the same zookeeper.digest to the brokers"
+                f"the registry in {data} holds users, quotas or ACLs, which only brokers may read, and the session "
+                f"with {where} does not authenticate: give --digest-file, and the same zookeeper.digest to the brokers"
             )
         written = 0
         if not _has_cluster(target, cluster_id, where):

@@ -20,6 +20,7 @@ from spark_kafkalite.redaction import shown_name
 from spark_kafkalite.registry import acl_nodes
 from spark_kafkalite.registry.acl_changes import make_base_nodes
 from spark_kafkalite.registry.cluster.notice_watch import NoticeWatch, each
+from spark_kafkalite.registry.guarded_nodes import make_private
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import NoNode, Store, answer
 
@@ -102,6 +103,7 @@ class AclWatch(NoticeWatch):
 
     async def start(self) -> None:
         await make_base_nodes(self._store)
+        await make_private(self._store, acl_nodes.ROOT_PATHS)
         await super().start()
 
     def is_notice(self, name: str) -> bool:

@@ -21,7 +21,7 @@ from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import entity_nodes, znodes
 from spark_kafkalite.registry.cluster.notice_watch import NoticeWatch, each
 from spark_kafkalite.registry.entity_nodes import CLIENTS, IPS, USERS
-from spark_kafkalite.registry.guarded_nodes import guard_parents
+from spark_kafkalite.registry.guarded_nodes import guard_parents, make_private
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
     ConnectionLoss,
@@ -140,10 +140,11 @@ class EntityWatch(NoticeWatch):
 
     async def start(self) -> None:
         await guard_parents(self._store)
-        for path in (znodes.CONFIG_CHANGES, *map(entity_nodes.entity_node, (USERS, CLIENTS, IPS))):
+        for path in (znodes.CONFIG_CHANGES, *entity_nodes.ROOTS):
             with contextlib.suppress(NodeExists):
                 private = entity_nodes.is_private(path) and self._store.can_be_private
                 await answer(self._store.create(path, private=private, make_parents=True))
+        await make_private(self._store, entity_nodes.ROOTS)
         await super().start()
 
     def is_notice(self, name: str) -> bool:

@@ -30,7 +30,7 @@ from spark_kafkalite.registry.store import (
     WatchTree,
     check_multi,
 )
-from spark_kafkalite.registry.tree.acl import GUARDED_ACL, OPEN_ACL, SetAcl
+from spark_kafkalite.registry.tree.acl import GUARDED_ACL, OPEN_ACL, PROCESS_ACL, Permission, SetAcl, allows
 from spark_kafkalite.registry.tree.embedded import Check, EmbeddedRegistry
 
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
@@ -105,13 +105,13 @@ class EmbeddedStore(Store):
                 return registry.apply([*tree.missing_parents(create.path), create], session_id)[-1]
             case Sync():
                 return None
-            case Guard(path):
+            case Guard(path, private):
                 node = tree.nodes.get(path)
                 if node is None:
                     raise NoNode(f"cannot guard registry node {path}: it does not exist", path)
-                if node.acl == OPEN_ACL:
-                    registry.apply([SetAcl(path, GUARDED_ACL)], session_id)
-                return None
+                if node.acl == OPEN_ACL or (private and node.acl == GUARDED_ACL):
+                    registry.apply([SetAcl(path, PROCESS_ACL if private else GUARDED_ACL)], session_id)
+                return allows(node.acl, Permission.READ, ())
             case operation:
                 return registry.apply([operation], session_id)[0]
 

@@ -95,9 +95,11 @@ def test_credentials_that_cannot_be_are_not_taken(tmp_path: Path, caplog: pytest
 def test_only_the_process_of_an_embedded_registry_reads_credentials(tmp_path: Path) -> None:
     async def work() -> None:
         registry = EmbeddedRegistry(tmp_path)
+        # Of a version that left it open.
+        await answer(EmbeddedStore(registry).create("/config/clients/old", make_parents=True))
         async with users_of(registry) as (users, _):
             await users.alter("alice", {SHA_256: FIRST})
-            for path in ("/config/users", "/config/users/alice", entity_nodes.DECOY_SECRET):
+            for path in ("/config/users", "/config/users/alice", "/config/clients/old", entity_nodes.DECOY_SECRET):
                 # What the sessions of other processes may be known as.
                 assert not allows(registry.tree.nodes[path].acl, Permission.READ, {("digest", "broker:x")})
         registry.close()
