@@ -46,6 +46,7 @@ from spark_kafkalite.broker.starting.ground import Given, Ground, lay_ground
 from spark_kafkalite.broker.starting.requests import (
     GroupParts,
     bind,
+    end_sessions_of_deleted_users,
     make_context,
     make_groups,
     make_topics,
@@ -136,6 +137,7 @@ class BrokerStart:
         proven = await load_logs(given, ground, storage, membership, boot_id, self._on_disks_lost)
         ground.health.enter(BrokerState.STARTING)
         acceptor, listeners = self._bind(ground, storage)
+        end_sessions_of_deleted_users(given, ground, registry, acceptor)
         topics = make_topics(ground, storage, registry, acceptor)
         coordinators = Coordinators(ground.lease, given.clock)
         storage.services.on_role_change.append(coordinators.role_changed)

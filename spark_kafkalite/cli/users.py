@@ -162,7 +162,7 @@ def delete(
     command_config: str | None,
     command_properties: tuple[str, ...],
 ) -> None:
-    """Delete a user's credentials. Its ACLs, its quotas and its open connections stay."""
+    """Delete a user's credentials, and end its connections. Its ACLs and quotas stay."""
     with _opened(registry, registry_dir, digest_file) as store:
         if store is None:
             with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
@@ -173,7 +173,7 @@ def delete(
                 raise ResourceNotFound(f"there is no user {name!r} with a SCRAM credential")
             _alter(store, name, dict.fromkeys(found))
     said(f"deleted the credentials of user {name!r}")
-    said("open connections of the user stay; connections.max.reauth.ms of the brokers bounds their time, if it is set")
+    said("its connections end within a second; those to Apache Kafka stay until they authenticate again")
     principal = shlex.quote(f"User:{name}")
     said(
         "ACLs and quotas stay, and count for a later user of this name; to delete the ACLs: "

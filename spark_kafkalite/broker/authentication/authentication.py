@@ -185,6 +185,8 @@ class Authentication:
             assert isinstance(server, ScramServer)
             self._prove_broker(session, broker_id, server)
             return 0
+        if isinstance(server, ScramServer) and server.proved != self._users.find(session.mechanism, server.user):
+            raise SaslAuthenticationFailed("the credential has been changed or deleted meanwhile")
         lifetime_ms = self._listeners[session.listener.name].lifetimes_ms[session.mechanism]
         session.prove_user(server.user, now_s + lifetime_ms / 1000 if lifetime_ms else math.inf)
         return lifetime_ms

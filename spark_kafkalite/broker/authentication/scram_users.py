@@ -5,6 +5,9 @@ quotas. A broker follows the nodes through Kafka's notices, so that ``kafka-conf
 changes users, too. Every broker writes the registry itself: a change is one write at the version that was read, and
 needs no controller. The broker answers a change after it has applied it; the others follow within milliseconds.
 
+A user's node counts the deletions of each mechanism's credential. So a broker notices one also if the credential has
+been set again before it reads the node (``ended_sessions``).
+
 A user that does not exist is challenged as one that does. Its salt comes from a secret that all brokers share through
 the registry, so it is the same at each of them and after a restart.
 """
@@ -31,6 +34,8 @@ logger = logging.getLogger(__name__)
 _quiet = QuietLog(logger)
 
 _SECRET_BYTES: Final = 32
+# Of a setting that counts the deletions of a mechanism's credential: "SCRAM-SHA-256.deletions".
+_DELETIONS: Final = ".deletions"
 # Kafka's words.
 _NOT_THERE: Final = "Attempt to delete a user credential that does not exist"
 
@@ -46,7 +51,16 @@ class ScramUsers:
         self._credentials: dict[str, dict[str, ScramCredential]] = {mechanism: {} for mechanism in SCRAM_HASHES}
         # Until the registry's is read nobody can authenticate.
         self.decoy_secret = secrets.token_bytes(_SECRET_BYTES)
+        # How often credentials have been deleted, by mechanism and user.
+        self._deletions: dict[tuple[str, str], str] = {}
+        # Called with mechanism and user of a credential that is gone.
+        self._when_deleted: list[Callable[[str, str], None]] = []
         entities.add_listener(self._changed)
+
+    def call_when_deleted(self, listener: Callable[[str, str], None]) -> None:
+        """Call ``listener`` with the mechanism and the user of each credential that is deleted, or not valid any more.
+        Another one may be there already."""
+        self._when_deleted.append(listener)
 
     async def start(self) -> None:
         """Get the secret for decoys. Raises RegistryError."""
@@ -114,10 +128,23 @@ class ScramUsers:
                 except ValueError as error:
                     # As good as deleted: another credential than the one that was meant must not work.
                     logger.error("user %.100r cannot authenticate: %s; set it again", user, error)
-            if credential is None:
-                credentials.pop(user, None)
-            else:
+            old = credentials.pop(user, None)
+            if credential is not None:
                 credentials[user] = credential
+            if self._count_deletions(mechanism, user, config) or (old is not None and credential is None):
+                for listener in self._when_deleted:
+                    listener(mechanism, user)
+
+    def _count_deletions(self, mechanism: str, user: str, config: Mapping[str, str]) -> bool:
+        """Return whether the node counts deletions that are not known."""
+        count = config.get(f"{mechanism}{_DELETIONS}", "")
+        if count == self._deletions.get((mechanism, user), ""):
+            return False
+        if count:
+            self._deletions[mechanism, user] = count
+        else:
+            del self._deletions[mechanism, user]
+        return True
 
 
 def with_credentials(config: Mapping[str, str], changes: Mapping[str, ScramCredential | None]) -> Mapping[str, str]:
@@ -131,4 +158,7 @@ def with_credentials(config: Mapping[str, str], changes: Mapping[str, ScramCrede
             new[mechanism] = credential_text(credential)
         elif new.pop(mechanism, None) is None:
             raise ResourceNotFound(_NOT_THERE)
+        else:
+            count = new.get(f"{mechanism}{_DELETIONS}", "")
+            new[f"{mechanism}{_DELETIONS}"] = str(int(count) + 1 if count.isdecimal() and len(count) < 18 else 1)
     return new

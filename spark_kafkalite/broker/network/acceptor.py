@@ -17,7 +17,7 @@ import logging
 import select
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from spark_kafkalite.addresses import address_text
@@ -167,6 +167,11 @@ class Acceptor:
 
     def __len__(self) -> int:
         return len(self._connections)
+
+    @property
+    def connections(self) -> Collection[Connection]:
+        """Those that are open."""
+        return self._connections.keys()
 
     def count_by_listener(self) -> Counter[str]:
         """Return the number of open connections of each listener that has some."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from spark_kafkalite.broker.authentication.authentication import Authentication
+from spark_kafkalite.broker.authentication.ended_sessions import EndedSessions
 from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
 from spark_kafkalite.broker.authorization.acl_changes import AclChanges
 from spark_kafkalite.broker.context import BrokerContext
@@ -61,6 +62,13 @@ def bind(given: Given, ground: Ground, storage: Storage) -> tuple[Acceptor, dict
     acceptor.authorizer = ground.authorizer
     listeners = acceptor.bind()
     return acceptor, {listener.name: listener for listener in listeners}
+
+
+def end_sessions_of_deleted_users(given: Given, ground: Ground, registry: OpenedRegistry, acceptor: Acceptor) -> None:
+    """Have the connections of users closed when their credentials are deleted."""
+    ended = EndedSessions(ground.loop, ground.slices, lambda: acceptor.connections)
+    given.undo.callback(ended.stop)
+    registry.users.call_when_deleted(ended.credential_deleted)
 
 
 def make_topics(ground: Ground, storage: Storage, registry: OpenedRegistry, acceptor: Acceptor) -> TopicAdmin:

@@ -90,8 +90,9 @@ class UserAdmin(AdminRequests):
     def delete_user(self, user: str, mechanisms: Iterable[str] | None = None, *, timeout_ms: int | None = None) -> None:
         """Delete a user's SCRAM credentials for these mechanisms, or all of them.
 
-        The user's open connections stay until ``connections.max.reauth.ms`` of the broker. Raises ResourceNotFound (91)
-        where there is no such credential, and then deletes none.
+        The connections that they have opened end within a second at all brokers of this project; at Apache Kafka's,
+        with the session (``connections.max.reauth.ms``). Raises ResourceNotFound (91) where there is no such
+        credential, and then deletes none.
         """
         if mechanisms is None:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -22,10 +23,14 @@ from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.registry import entity_nodes, znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from spark_kafkalite.security.scram import credential_text, new_salt, scram_credential
+from spark_kafkalite.security.scram import ScramClient, credential_text, new_salt, scram_credential
+from spark_kafkalite.wire.messages.metadata import MetadataRequest
+from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.interop.security.test_reference_clients import reason_of_refusal
 from tests.interop.support.java_tools import JavaTools
+from tests.interop.support.raw_client import RawClient
 from tests.interop.support.sasl_broker import (
     ADMIN,
     ADMIN_PASSWORD,
@@ -312,6 +317,58 @@ def test_brokers_and_clients_share_a_listener(pair: Pair) -> None:
     assert ours(second, SCRAM_256, "broker-1", PASSWORD) is not None
     with Admin(settings_of(second)) as admin, pytest.raises(KafkaError, match="those of the brokers"):
         admin.set_password("broker-1", "x")
+
+
+def scram_login(bootstrap: str, mechanism: str, user: str, password: str) -> RawClient:
+    client, scram = RawClient(bootstrap), ScramClient(mechanism, user, password)
+    assert client.call(SaslHandshakeRequest(mechanism=mechanism), 1).error_code == 0
+    challenge = client.call(SaslAuthenticateRequest(auth_bytes=scram.first()), 2).auth_bytes
+    assert client.call(SaslAuthenticateRequest(auth_bytes=scram.answer(challenge) or b""), 2).error_code == 0
+    return client
+
+
+def test_a_deleted_credential_ends_its_connections_at_all_brokers_and_no_others(pair: Pair) -> None:
+    with contextlib.ExitStack() as stack:
+        admin = stack.enter_context(Admin(settings_of(pair.brokers[0].bootstrap)))
+        admin.create_topic("empty", 2, 2)
+        led = {info.leader: info.partition for info in admin.describe_topics(["empty"])["empty"].partitions}
+        for user, mechanism in (("judy", SCRAM_256), ("judy", SCRAM_512), ("ken", SCRAM_512)):
+            admin.set_password(user, "old-pass", mechanism=mechanism)
+
+        def connected(number: int, mechanism: str, user: str) -> RawClient:
+            broker = pair.brokers[number - 1]
+            wait_until(lambda: not refuses(broker.bootstrap, mechanism, user, "old-pass"), "the broker knows the user")
+            client = stack.enter_context(scram_login(broker.bootstrap, mechanism, user, "old-pass"))
+            # One that waits for records for a day.
+            client.send_fetch("empty", 0, partition=led[number], max_wait_ms=86_400_000, min_bytes=1)
+            return client
+
+        stolen = [connected(number, SCRAM_512, "judy") for number in led]
+        others = [
+            connected(number, mechanism, user)
+            for number in led
+            for mechanism, user in ((SCRAM_256, "judy"), (SCRAM_512, "ken"))
+        ]
+        # A new password ends nothing: what is answered below would be closed else.
+        admin.set_password("ken", "new-pass", mechanism=SCRAM_512)
+        # The user that deletes itself receives the answer.
+        judy = stack.enter_context(Admin(settings_of(pair.brokers[0].bootstrap, SCRAM_512, "judy", "old-pass")))
+        judy.delete_user("judy", [SCRAM_512])
+        # At once: the other broker may have read the node before and after both changes only.
+        admin.set_password("judy", "new-pass", mechanism=SCRAM_512)
+        assert [each.is_closed() for each in stolen] == [True, True]
+        for broker in pair.brokers:
+            line = r"INFO \S+ closed \d connections? whose credentials have been deleted: 'User:judy' \(\d\)\n"
+            assert re.search(line, broker.stderr_path.read_text())
+            wait_until(
+                lambda: not refuses(broker.bootstrap, SCRAM_512, "judy", "new-pass"),  # noqa: B023
+                "the new credential holds",
+            )
+        for other in others:
+            other.send(MetadataRequest(topics=[]), 12)
+            other.socket.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                other.is_closed()
 
 
 def test_only_brokers_read_the_credentials_of_users(pair: Pair) -> None:

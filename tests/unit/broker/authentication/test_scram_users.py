@@ -66,7 +66,11 @@ def test_what_one_broker_changes_the_others_follow(tmp_path: Path) -> None:
             await here.alter("alice", {SHA_512: None})
             assert here.names() == set()
             data, _ = await answer(store.get("/config/users/alice"))
-            assert znodes.decode_config("/config/users/alice", data) == {"producer_byte_rate": "1"}
+            assert znodes.decode_config("/config/users/alice", data) == {
+                "producer_byte_rate": "1",
+                "SCRAM-SHA-256.deletions": "1",
+                "SCRAM-SHA-512.deletions": "1",
+            }
         registry.close()
 
     run(work)
