@@ -24,8 +24,9 @@ _VALUE = b"v" * 100
 class NumberedLoad:
     """Clients of ``settings`` on a new topic, from :meth:`start` to :meth:`finish`."""
 
-    def __init__(self, settings: Mapping[str, object], topic: str) -> None:
+    def __init__(self, settings: Mapping[str, object], topic: str, replicas: int = 1) -> None:
         self._settings = settings
+        self._replicas = replicas
         self._topic = topic
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(3)
@@ -39,7 +40,7 @@ class NumberedLoad:
     def start(self) -> None:
         """Return when every client has done its work once."""
         with Admin(self._settings) as admin:
-            admin.create_topic(self._topic, PARTITIONS, 1)
+            admin.create_topic(self._topic, PARTITIONS, self._replicas)
         self._produced = self._pool.submit(self._produce)
         self._parts = [self._produced, self._pool.submit(self._consume), self._pool.submit(self._administer)]
         self.wait_until(lambda: self.sent > 0 and all(self.read) and self.answers > 0)
