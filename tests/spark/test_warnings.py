@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafkalite.spark import install_listener
 from spark_kafkalite.spark.pyspark_versions import AVAILABLE_NOW_OPTIONS
-from spark_kafkalite.spark.watching.warning_post import PostedWarning, post
+from spark_kafkalite.spark.watching.post_box import PostedWarning, post
 from tests.patience import wait_until
 
 from .topics import Topics, await_end, started

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Final, Self
 
@@ -105,6 +106,11 @@ class RangeFetcher:
         self._pieces: queue.Queue[FetchedBatches | BaseException | None] = queue.Queue(max(1, read_ahead))
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
+        # What was fetched so far: bytes of record batches, and the time that all fetches took, refused ones included.
+        self.fetched_bytes = 0
+        self.fetch_s = 0.0
+        # For how long the iterator has waited for a piece.
+        self.wait_s = 0.0
 
     def __repr__(self) -> str:
         return f"RangeFetcher({self._topic_partition}, at {self._position} of {self._end_offset})"
@@ -117,7 +123,9 @@ class RangeFetcher:
             )
             self._thread.start()
         while True:
+            began_s = time.monotonic()
             piece = self._pieces.get()
+            self.wait_s += time.monotonic() - began_s
             if piece is None:
                 return
             if isinstance(piece, BaseException):
@@ -177,6 +185,7 @@ class RangeFetcher:
         unknown_deadline: Deadline | None = None
         while self._position < self._end_offset and not self._closed.is_set():
             asked_epoch = self._known_epoch()
+            began_s = time.monotonic()
             try:
                 piece = self._fetch_once(deadline)
             except KafkaliteError as error:
@@ -202,6 +211,8 @@ class RangeFetcher:
                     self._fetcher.disconnect()
                     self._refresh(deadline)
                 continue
+            finally:
+                self.fetch_s += time.monotonic() - began_s
             unknown_deadline = None
             if piece is None:
                 if deadline.passed():
@@ -209,6 +220,7 @@ class RangeFetcher:
                 continue
             backoff.reset()
             deadline = Deadline.after_ms(self._timeout_ms)
+            self.fetched_bytes += piece.size_bytes
             self._put(piece)
 
     def _fetch_once(self, deadline: Deadline) -> FetchedBatches | None:

@@ -2,7 +2,7 @@
 
 Spark does not name its query to a source. The application's own process, which called ``install_listener``, knows the
 checkpoints of all running queries. It listens at a Unix socket in a directory of the user's own
-(``watching.warning_post``). A request and its answer are one line of JSON each:
+(``watching.post_box``). A request and its answer are one line of JSON each:
 
 - ``{"do": "known", "at": DIGEST}`` is answered by ``{"topics": {TOPIC: [ID, ...]}}``, or ``{"topics": null}`` if no
   running query is at the offset with this digest.
@@ -28,7 +28,7 @@ from weakref import WeakSet
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.spark.checkpoints import checkpoint_ids
 from spark_kafkalite.spark.checkpoints.checkpoint_ids import TopicIds
-from spark_kafkalite.spark.watching.warning_post import ancestors, is_private, post_directory
+from spark_kafkalite.spark.watching.post_box import ancestors, is_private, post_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

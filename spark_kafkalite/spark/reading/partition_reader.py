@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, NoReturn
 
 import pyarrow as pa
@@ -28,11 +29,13 @@ from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.errors import CorruptMessage, InvalidRecord, KafkaliteError, LogTruncated, UnknownTopicOrPartition
 from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.spark.cluster_errors import refusal
-from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError
+from spark_kafkalite.spark.conditions import LOSS_COULD_NOT_READ, READ_FAILED, SparkConditionError, listed
 from spark_kafkalite.spark.reading.data_loss import DataLoss, LossCause
 from spark_kafkalite.spark.reading.offset_ranges import UNKNOWN_GRACE_S, OffsetRange
 from spark_kafkalite.spark.reading.read_plan import ReadPlan, ReadTask
+from spark_kafkalite.spark.watching.post_box import TaskFigures
 from spark_kafkalite.spark.workers.connections import cluster_for, reading_config
+from spark_kafkalite.spark.workers.task_report import milliseconds, report, task_place
 from spark_kafkalite.spark.workers.worker_log import SOURCE, speak_of
 from spark_kafkalite.spark.workers.worker_memory import settle_worker
 
@@ -72,8 +75,40 @@ def read_ranges(
     settle_worker()
     config = reading_config(plan.client, task.token)
     cluster = cluster_for(config.client, plan.client)
+    tally = _Tally()
     for each in task.ranges:
-        yield each, _read_range(plan, config, cluster, each, passed, beyond)
+        yield each, _read_range(plan, config, cluster, each, tally, passed, beyond)
+    _report(plan, task, tally)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a task has read so far."""
+
+    records: int = 0
+    bytes: int = 0
+    fetch_s: float = 0.0
+    wait_s: float = 0.0
+
+    def add(self, fetcher: RangeFetcher) -> None:
+        self.bytes += fetcher.fetched_bytes
+        self.fetch_s += fetcher.fetch_s
+        self.wait_s += fetcher.wait_s
+
+
+def _report(plan: ReadPlan, task: ReadTask, tally: _Tally) -> None:
+    place, fetch_ms, wait_ms = task_place(), milliseconds(tally.fetch_s), milliseconds(tally.wait_s)
+    text = (
+        f"{tally.records} records of {tally.bytes} bytes read, {fetch_ms} ms in fetches, {wait_ms} ms waiting for "
+        f"fetches: {listed(task.ranges)}"
+    )
+    report(
+        TaskFigures(
+            SOURCE, plan.subject, place.query_id, place.batch_id, f"{place.stage_id}.{place.partition_id}", 1,
+            tally.records, tally.bytes, fetch_ms, wait_ms, text,
+        ),
+        plan.application,
+    )  # fmt: skip
 
 
 def _read_range(
@@ -81,6 +116,7 @@ def _read_range(
     config: ConsumerConfig,
     cluster: ClusterClient,
     whole: OffsetRange,
+    tally: _Tally,
     passed: PassedOffsets | None,
     beyond: dict[int, int] | None,
 ) -> Iterator[pa.RecordBatch]:
@@ -112,7 +148,9 @@ def _read_range(
             pieces = _until_lost(fetcher, lost)
             try:
                 for columns in columns_from(pieces, with_headers=with_headers, max_rows=MAX_ROWS, max_bytes=MAX_BYTES):
-                    yield maker.batch(columns)
+                    batch = maker.batch(columns)
+                    tally.records += batch.num_rows
+                    yield batch
             except SparkConditionError:
                 raise
             except KafkaliteError as error:
@@ -128,6 +166,7 @@ def _read_range(
                 raise SparkConditionError(
                     READ_FAILED, f"{whole}: {error}; when a repeat does not help, {advice}"
                 ) from error
+        tally.add(fetcher)
         if not lost:
             return
         # What is lost is reported once: from here on the log is taken as it is.

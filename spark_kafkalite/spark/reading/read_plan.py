@@ -17,6 +17,7 @@ from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.spark.options.options import ReaderOptions
 from spark_kafkalite.spark.reading.data_loss import LossPolicy
 from spark_kafkalite.spark.reading.offset_ranges import OffsetRange
+from spark_kafkalite.spark.watching.post_box import listening_jvm
 from spark_kafkalite.spark.workers.connections import reading_config
 from spark_kafkalite.spark.workers.task_tokens import token_for_tasks
 
@@ -26,19 +27,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """What every task of a read needs to know; pickled with the reader."""
+    """What every task of a read needs to know; pickled with the reader.
+
+    ``application`` is the number of the JVM that the plan was made for, if an application there watches its queries on
+    this host, else 0.
+    """
 
     client: Mapping[str, str]
     schema: pa.Schema
     losses: LossPolicy
     read_timeout_ms: int
     subject: str = ""
+    application: int = 0
 
     @classmethod
     def of(cls, options: ReaderOptions, schema: pa.Schema) -> ReadPlan:
         """Return the plan of a read. Raises SparkConditionError for a bad client setting."""
         reading_config(options.client)
-        return cls(ShownSettings(options.client), schema, options.losses, options.read_timeout_ms, options.subject)
+        return cls(
+            ShownSettings(options.client),
+            schema,
+            options.losses,
+            options.read_timeout_ms,
+            options.subject,
+            listening_jvm(),
+        )
 
 
 class ReadTask(InputPartition):

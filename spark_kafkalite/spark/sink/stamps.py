@@ -22,14 +22,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
+
+from spark_kafkalite.spark.workers.task_report import task_place
 
 STAMP_NAMES: Final = ("kafkalite-query", "kafkalite-batch", "kafkalite-partition", "kafkalite-row")
 
-# Local properties that Spark sets for the tasks of a micro-batch. Source: StreamExecution.QUERY_ID_KEY,
-# MicroBatchExecution.BATCH_ID_KEY.
-_QUERY_ID: Final = "sql.streaming.queryId"
-_BATCH_ID: Final = "streaming.sql.batchId"
 _PAIRS: Final = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 
 
@@ -43,13 +40,11 @@ class HeaderStamps:
     @classmethod
     def of_task(cls, write_id: str) -> HeaderStamps:
         """Return the stamps of the current Spark task. ``write_id`` replaces the query's id if there is no query."""
-        task = TaskContext.get()
-        if task is None:
-            return cls(write_id, "0", 0)
-        query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
-        if query is None or batch is None:
-            query, batch = write_id, "0"
-        return cls(query, batch, task.partitionId())
+        place = task_place()
+        partition = max(0, place.partition_id)
+        if not place.query_id:
+            return cls(write_id, "0", partition)
+        return cls(place.query_id, str(place.batch_id), partition)
 
     def stamp(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows with the stamp after each row's own headers. ``headers`` may be absent or null."""

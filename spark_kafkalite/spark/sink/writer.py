@@ -48,7 +48,9 @@ from spark_kafkalite.spark.options.options import WriterOptions
 from spark_kafkalite.spark.pyspark_versions import DataSourceStreamArrowWriter
 from spark_kafkalite.spark.sink.origin import ORIGIN, ORIGIN_TYPE
 from spark_kafkalite.spark.tracebacks import without_frames
+from spark_kafkalite.spark.watching.post_box import TaskFigures, post
 from spark_kafkalite.spark.workers.connections import admin_settings, drop_producer, producer_for, writing_config
+from spark_kafkalite.spark.workers.task_report import log_line, milliseconds, task_place
 from spark_kafkalite.spark.workers.task_tokens import token_for_tasks
 from spark_kafkalite.spark.workers.worker_log import SINK, speak_of
 from spark_kafkalite.spark.workers.worker_memory import settle_worker
@@ -112,12 +114,13 @@ def check_schema(schema: StructType, topic: str | None) -> tuple[str, ...]:
 class WrittenMessage(WriterCommitMessage):
     """What one task wrote. ``expired``: records per topic whose timestamps were already past the topic's retention;
     ``replaced``: topics that do not keep the timestamps of records; ``quarantined``: records per topic that refused
-    them, which are in the quarantine topic and not among ``records``."""
+    them, which are in the quarantine topic and not among ``records``. ``figures`` are those of the task's log line."""
 
     records: int
     expired: Mapping[str, int] = field(default_factory=dict)
     replaced: frozenset[str] = frozenset()
     quarantined: Mapping[str, int] = field(default_factory=dict)
+    figures: TaskFigures | None = None
 
 
 class _Sink:
@@ -144,14 +147,18 @@ class _Sink:
         expiry = _Expiry(self._client) if "timestamp" in self._columns else None
         stamps = None if self._write_id is None else _stamps_of_task(self._write_id)
         sending = self._sending(producer)
-        records = 0
+        records, send_s, bytes_before = 0, 0.0, _sent_bytes(producer)
         try:
             for batch in iterator:
                 if not batch.num_rows:
                     continue
+                began_s = time.monotonic()
                 self._send(sending, batch, expiry, stamps)
+                send_s += time.monotonic() - began_s
                 records += batch.num_rows
+            began_s = time.monotonic()
             sending.finish()
+            wait_s = time.monotonic() - began_s
         except SparkConditionError:
             # Of a record, not of the producer: what is on its way besides gets where it should.
             raise
@@ -160,9 +167,19 @@ class _Sink:
             drop_producer(self._client)
             raise self._explained(error) from error
         records -= sum(sending.quarantined.values())
+        figures = self._figures(records, _sent_bytes(producer) - bytes_before, send_s, wait_s)
+        # Its figures go with the commit, which only this host's tasks could post.
+        log_line(figures.text)
         if expiry is None:
-            return WrittenMessage(records, quarantined=sending.quarantined)
-        return WrittenMessage(records, expiry.counts, expiry.replaced, sending.quarantined)
+            return WrittenMessage(records, quarantined=sending.quarantined, figures=figures)
+        return WrittenMessage(records, expiry.counts, expiry.replaced, sending.quarantined, figures)
+
+    def _figures(self, records: int, size_bytes: int, send_s: float, wait_s: float) -> TaskFigures:
+        place, send_ms, wait_ms = task_place(), milliseconds(send_s), milliseconds(wait_s)
+        return TaskFigures(
+            SINK, self._target, place.query_id, place.batch_id, str(place.stage_id), 1, records, size_bytes, send_ms,
+            wait_ms, f"{_written(records, size_bytes, send_ms, wait_ms)}, by partition {place.partition_id}",
+        )  # fmt: skip
 
     @property
     def _is_careful(self) -> bool:
@@ -213,8 +230,10 @@ class _Sink:
         return SparkConditionError(WRITE_FAILED, f"{where}: {error}{advice}")
 
     def _report(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Warn on the driver of timestamps that are not kept, and of records that retention will delete at once."""
+        """Report the figures of all tasks, and warn on the driver of timestamps that are not kept, and of records that
+        retention will delete at once."""
         speak_of(SINK, self._target)
+        _report_figures([each.figures for each in messages if isinstance(each, WrittenMessage) and each.figures])
         expired: Counter[str] = Counter()
         replaced: set[str] = set()
         quarantined: Counter[str] = Counter()
@@ -296,6 +315,33 @@ class KafkaliteStreamWriter(_Sink, DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing can be taken back: the batch is repeated when the query starts again."""
         _warn_aborted(self._target, messages)
+
+
+def _sent_bytes(producer: Producer) -> int:
+    """Return the bytes of the record batches that the producer has sent; each time that it sent one counts."""
+    prefix = "producer-topic-metrics."
+    return sum(int(each["byte-total"]) for group, each in producer.metrics().items() if group.startswith(prefix))
+
+
+def _written(records: int, size_bytes: int, send_ms: int, wait_ms: int) -> str:
+    return (
+        f"{records} records of {size_bytes} bytes written, {send_ms} ms to encode and send, {wait_ms} ms waiting for "
+        "acknowledgements"
+    )
+
+
+def _report_figures(tasks: list[TaskFigures]) -> None:
+    if not tasks:
+        return
+    records, size_bytes, send_ms, wait_ms = map(
+        sum, zip(*((each.records, each.bytes, each.busy_ms, each.wait_ms) for each in tasks), strict=True)
+    )
+    text = f"{_written(records, size_bytes, send_ms, wait_ms)}, by {len(tasks)} tasks"
+    post(
+        tasks[0]._replace(
+            tasks=len(tasks), records=records, bytes=size_bytes, busy_ms=send_ms, wait_ms=wait_ms, text=text
+        )
+    )
 
 
 def _warn_aborted(target: str, messages: list[WriterCommitMessage | None]) -> None:

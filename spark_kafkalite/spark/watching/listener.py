@@ -39,16 +39,12 @@ from spark_kafkalite.spark.reading.offset_ranges import Offsets
 from spark_kafkalite.spark.registration import register_if_hidden
 from spark_kafkalite.spark.source import FORMAT_NAME
 from spark_kafkalite.spark.watching.lag_endpoint import LagEndpoint
-from spark_kafkalite.spark.watching.query_lag import (
-    ASK_TIMEOUT_MS,
-    QueryPartitionLag,
-    RecordTimes,
-    as_json,
-    as_prometheus,
-    log_ends_of,
-)
-from spark_kafkalite.spark.watching.warning_post import PostBox, PostedWarning
+from spark_kafkalite.spark.watching.post_box import PostBox, PostedWarning, TaskFigures
+from spark_kafkalite.spark.watching.query_figures import SINK_SIDE, SOURCE_SIDE, FiguresOfQueries, QueryFigures
+from spark_kafkalite.spark.watching.query_lag import ASK_TIMEOUT_MS, QueryPartitionLag, RecordTimes, log_ends_of
+from spark_kafkalite.spark.watching.query_pages import as_json, as_prometheus
 from spark_kafkalite.spark.workers.unix_sockets import recommend_unix_sockets
+from spark_kafkalite.spark.workers.worker_log import SINK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,6 +60,8 @@ _LOG = logging.getLogger("spark_kafkalite.spark")
 _LOOK_S: Final = 0.5
 # Ended queries whose last figures are kept.
 _MOST_ENDED: Final = 100
+# Of all sessions: one of them gets what the Python processes of their JVM post.
+_FIGURES: Final = FiguresOfQueries()
 _EXPECTED: Final = (KafkaliteError, OSError, Py4JError, ValueError)
 
 
@@ -108,6 +106,8 @@ class KafkaliteListener(StreamingQueryListener):
         self._lock = threading.Lock()
         self._running: dict[str, _Query] = {}
         self._lags: dict[str, list[QueryPartitionLag]] = {}
+        # Of the queries that were seen, by their ids; those that ended go with their figures.
+        self._names: dict[str, str | None] = {}
         self._measuring = threading.Lock()
         self._times = RecordTimes()
         self._endpoint: LagEndpoint | None = None
@@ -133,13 +133,30 @@ class KafkaliteListener(StreamingQueryListener):
             now_ms = int(time.time() * 1000)
             return [self._times.aged(each, now_ms) for each in self.lag]
 
+    @property
+    def figures(self) -> list[QueryFigures]:
+        """What each query has read and written: records, bytes and times of its last batch, and their sums.
+
+        Tasks of the source report to the application on their host alone, see :attr:`unseen_records`.
+        """
+        with self._lock:
+            names = dict(self._names)
+        return _FIGURES.figures(names)
+
+    @property
+    def unseen_records(self) -> dict[str, int]:
+        """How many records of each query tasks have read that are not in :attr:`figures`, by the query's id."""
+        with self._lock:
+            names = dict(self._names)
+        return _FIGURES.unseen(names)
+
     def json(self) -> str:
-        """Return what :meth:`measure` does as JSON."""
-        return as_json(self.measure())
+        """Return what :meth:`measure` does, and :attr:`figures`, as JSON."""
+        return as_json(self.measure(), self.figures, self.unseen_records)
 
     def prometheus(self) -> str:
-        """Return what :meth:`measure` does as gauges in Prometheus's text format."""
-        return as_prometheus(self.measure())
+        """Return what :meth:`measure` does, and :attr:`figures`, in Prometheus's text format."""
+        return as_prometheus(self.measure(), self.figures, self.unseen_records)
 
     def serve(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
         """Serve ``/metrics`` and ``/lag`` over HTTP until the session ends, and return host and port.
@@ -166,24 +183,37 @@ class KafkaliteListener(StreamingQueryListener):
     # What Spark's Python processes say ------------------------------------------------------------------------------
 
     def pass_warnings_on(self, box: PostBox) -> None:
-        """Put warnings of this host's Python processes into Spark's log, until the session ends. Closes the box."""
+        """Put warnings of this host's Python processes into Spark's log, until the session ends, and count their tasks.
+        Closes the box."""
         threading.Thread(target=self._pass_on, args=(box,), name="kafkalite-warnings", daemon=True).start()
 
     def _pass_on(self, box: PostBox) -> None:
         try:
             while not self._has_ended():
-                warning = box.next(_LOOK_S)
-                if warning is not None:
-                    self._into_sparks_log(warning)
+                posted = box.next(_LOOK_S)
+                if isinstance(posted, TaskFigures):
+                    _FIGURES.take(SINK_SIDE if posted.speaker == SINK else SOURCE_SIDE, posted)
+                    self._tasks_line(posted)
+                elif posted is not None:
+                    self._into_sparks_log(posted)
         except (Py4JError, OSError, AttributeError):
             # The JVM has ended, and PySpark has forgotten it.
             return
         finally:
             box.close()
 
-    def _into_sparks_log(self, warning: PostedWarning) -> None:
+    def _tasks_line(self, task: TaskFigures) -> None:
+        log = self._sparks_logger(task.speaker)
+        if log.isInfoEnabled():
+            about = f"query {task.query_id} batch {task.batch_id}: " if task.query_id else ""
+            log.info(f"{about}[{task.subject}] {task.text}")
+
+    def _sparks_logger(self, speaker: str) -> Any:
         jvm: Any = self._session._jvm
-        log = jvm.org.slf4j.LoggerFactory.getLogger(f"spark_kafkalite.{warning.speaker}")
+        return jvm.org.slf4j.LoggerFactory.getLogger(f"spark_kafkalite.{speaker}")
+
+    def _into_sparks_log(self, warning: PostedWarning) -> None:
+        log = self._sparks_logger(warning.speaker)
         queries = " ".join(f"query {each}:" for each in self._reading(warning.subject))
         about = f"[{warning.subject}]" if warning.subject else ""
         text = " ".join(part for part in (queries, about, warning.text) if part)
@@ -227,7 +257,10 @@ class KafkaliteListener(StreamingQueryListener):
                 query.sources = _sources_of(query.execution)
             for reported in progress.sources:
                 source = query.sources.get(reported.description)
-                if source is not None and (done := _offsets(reported.endOffset)) is not None:
+                if source is None:
+                    continue
+                _FIGURES.reported(query.query_id, reported.numInputRows)
+                if (done := _offsets(reported.endOffset)) is not None:
                     source.done = done
                     source.ends = self._log_ends(source, reported.latestOffset)
         except _EXPECTED as error:
@@ -265,9 +298,10 @@ class KafkaliteListener(StreamingQueryListener):
         """Commit the last batch, where offsets are committed at all."""
         with self._lock:
             query = self._running.pop(str(event.runId), None)
-            ended = [each for each in self._lags if all(each != other.query_id for other in self._running.values())]
-            for each in ended[:-_MOST_ENDED]:
-                del self._lags[each]
+            running = {each.query_id for each in self._running.values()}
+            for kept in (self._lags, self._names):
+                for each in [each for each in kept if each not in running][:-_MOST_ENDED]:
+                    del kept[each]
         for source in (query.sources or {}).values() if query is not None else ():
             try:
                 _commit(source)
@@ -284,6 +318,7 @@ class KafkaliteListener(StreamingQueryListener):
             query = _Query(active._jsq.streamingQuery(), query_id, name)
             with self._lock:
                 query = self._running.setdefault(run_id, query)
+                self._names[query_id] = name
         return query
 
 

@@ -1,4 +1,4 @@
-"""The lag of streaming queries, in records and in seconds, as JSON and for Prometheus.
+"""The lag of streaming queries, in records and in seconds.
 
 Lag in records comes from a query's own reports. Lag in seconds is the age of the record that the query reads next. Only
 the log has it: one fetch of one batch for each partition that is behind, remembered until the query has moved on.
@@ -6,7 +6,6 @@ the log has it: one fetch of one batch for each partition that is behind, rememb
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
@@ -125,72 +124,3 @@ class RecordTimes:
             return lag
         # A producer's clock may be ahead of ours.
         return lag._replace(seconds=max(0, now_ms - timestamp) / 1000)
-
-
-def as_json(lags: Iterable[QueryPartitionLag]) -> str:
-    """Return ``{"queries": [...]}``: each query with the sum of its lag, its largest lag in seconds, its partitions."""
-    queries: dict[str, list[QueryPartitionLag]] = {}
-    for each in lags:
-        queries.setdefault(each.query_id, []).append(each)
-    return json.dumps(
-        {
-            "queries": [
-                {
-                    "query_id": query_id,
-                    "query": parts[0].query_name,
-                    "lag": sum(each.lag for each in parts),
-                    "lag_seconds": max((each.seconds for each in parts if each.seconds is not None), default=None),
-                    "partitions": [
-                        {
-                            "group_id": each.group_id,
-                            "topic": each.topic,
-                            "partition": each.partition,
-                            "offset": each.offset,
-                            "end_offset": each.end_offset,
-                            "lag": each.lag,
-                            "lag_seconds": each.seconds,
-                        }
-                        for each in parts
-                    ],
-                }
-                for query_id, parts in queries.items()
-            ]
-        }
-    )
-
-
-def as_prometheus(lags: Iterable[QueryPartitionLag]) -> str:
-    """Return the figures as gauges in Prometheus's text format; seconds that are not known are left out."""
-    lags = list(lags)
-    gauges: tuple[tuple[str, str, Callable[[QueryPartitionLag], float | None]], ...] = (
-        ("kafkalite_query_lag", "Offsets that a streaming query has not read yet.", lambda each: each.lag),
-        (
-            "kafkalite_query_lag_seconds",
-            "Age of the record that a streaming query reads next.",
-            lambda each: each.seconds,
-        ),
-        ("kafkalite_query_offset", "The next offset that a streaming query will read.", lambda each: each.offset),
-    )
-    lines = []
-    for name, text, value_of in gauges:
-        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
-        for each in lags:
-            value = value_of(each)
-            if value is not None:
-                lines.append(f"{name}{{{_labels(each)}}} {value}")
-    return "\n".join(lines) + "\n"
-
-
-def _labels(each: QueryPartitionLag) -> str:
-    labels = {
-        "query": each.query_name or each.query_id,
-        "query_id": each.query_id,
-        "consumergroup": each.group_id or "",
-        "topic": each.topic,
-        "partition": str(each.partition),
-    }
-    return ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -13,8 +13,11 @@ application. If that directory cannot be used, each process counts for itself.
 A process keeps clients from query to query (:mod:`.connections`). Their threads may warn of brokers that only an
 earlier query used. Such lines have the name ``KafkaliteClient`` and name no query.
 
+Lines of level INFO, one for each task, appear with the environment variable ``KAFKALITE_LOG_LEVEL=INFO``; each of them,
+because their numbers are what they are for.
+
 An application that watches its queries (``watching.listener``) also receives the warnings of its host, see
-``watching.warning_post``. This module changes the logging of Spark's own processes only, never that of the application.
+``watching.post_box``. This module changes the logging of Spark's own processes only, never that of the application.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_kafkalite.spark.conditions import one_line
-from spark_kafkalite.spark.watching.warning_post import PostedWarning, post
+from spark_kafkalite.spark.watching.post_box import PostedWarning, post
 
 SOURCE: Final = "KafkaliteSource"
 SINK: Final = "KafkaliteSink"
@@ -44,6 +47,7 @@ _AGAIN_AFTER_S: Final = 60.0
 _SLOTS: Final = 1024
 _LEVELS: Final = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _LONGEST_SUBJECT: Final = 200
+LEVEL_VARIABLE: Final = "KAFKALITE_LOG_LEVEL"
 
 
 class SaidBefore:
@@ -112,7 +116,7 @@ class WorkerLog(logging.Handler):
         write: Callable[[str], None],
         hand_on: Callable[[PostedWarning], None] = lambda warning: None,
     ) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.INFO)
         self._said = said
         self._write = write
         self._hand_on = hand_on
@@ -129,16 +133,22 @@ class WorkerLog(logging.Handler):
         try:
             is_own = record.thread == self._thread
             speaker, subject = (self._speaker, self._subject) if is_own else (CLIENT, "")
+            if record.levelno < logging.WARNING:
+                self._write_line(record, PostedWarning(speaker, subject, *_said(record, 0)))
+                return
             text = f"{speaker} {subject} {_told_apart(record)}"
             held = self._said.held_back(text, once=getattr(record, "once", False))
             if held is not None:
                 warning = PostedWarning(speaker, subject, *_said(record, held))
-                moment = time.strftime("%y/%m/%d %H:%M:%S", time.localtime(record.created))
-                about = f"[{warning.subject}] " if warning.subject else ""
-                self._write(f"{moment} {warning.level} {warning.speaker}: {about}{warning.text}\n")
+                self._write_line(record, warning)
                 self._hand_on(warning)
         except Exception:
             self.handleError(record)
+
+    def _write_line(self, record: logging.LogRecord, line: PostedWarning) -> None:
+        moment = time.strftime("%y/%m/%d %H:%M:%S", time.localtime(record.created))
+        about = f"[{line.subject}] " if line.subject else ""
+        self._write(f"{moment} {line.level} {line.speaker}: {about}{line.text}\n")
 
 
 def speak_of(speaker: str, subject: str) -> None:
@@ -196,6 +206,8 @@ def _handler() -> WorkerLog:
     said = SaidBefore(None if directory is None else directory / "kafkalite-said")
     handler = WorkerLog(said, _to_stderr, post)
     logger.addHandler(handler)
+    if os.environ.get(LEVEL_VARIABLE, "").upper() == "INFO":
+        logger.setLevel(logging.INFO)
     return handler
 
 

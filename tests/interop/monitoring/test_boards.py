@@ -18,7 +18,8 @@ from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.jobs.load.load_report import metrics_text
 from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
-from spark_kafkalite.spark.watching.query_lag import QueryPartitionLag, as_prometheus
+from spark_kafkalite.spark.watching.query_lag import QueryPartitionLag
+from spark_kafkalite.spark.watching.query_pages import as_prometheus
 from tests.interop.client.test_exporter import exporter
 from tests.interop.monitoring.prometheus_server import CONF, Prometheus, need_prometheus
 from tests.interop.support.collect import collected

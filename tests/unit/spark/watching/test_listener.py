@@ -18,8 +18,9 @@ from spark_kafkalite.spark.options.options import reader_options
 from spark_kafkalite.spark.watching import lag_endpoint
 from spark_kafkalite.spark.watching import listener as listener_module
 from spark_kafkalite.spark.watching.listener import KafkaliteListener, _Source, install_listener
+from spark_kafkalite.spark.watching.post_box import PostBox, PostedWarning, post
+from spark_kafkalite.spark.watching.query_figures import FiguresOfQueries
 from spark_kafkalite.spark.watching.query_lag import QueryPartitionLag, RecordTimes
-from spark_kafkalite.spark.watching.warning_post import PostBox, PostedWarning, post
 from tests.patience import PATIENCE_S
 
 T0 = TopicPartition("t", 0)
@@ -57,6 +58,7 @@ def committed(monkeypatch):
 def watching(session, committed, monkeypatch):
     options = reader_options({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "groupId": 'g"1'})
     monkeypatch.setattr(listener_module, "_sources_of", lambda execution: {DESCRIPTION: _Source(options)})
+    monkeypatch.setattr(listener_module, "_FIGURES", FiguresOfQueries())
     listener = KafkaliteListener(session)
     # No broker is asked.
     listener._times = RecordTimes(lambda options, offsets, deadline: {})
@@ -67,8 +69,8 @@ def started(number=1, name=None):
     return SimpleNamespace(runId=f"run-{number}", id=f"query-{number}", name=name)
 
 
-def progress(end, latest, number=1, description=DESCRIPTION, name=None):
-    source = SimpleNamespace(description=description, endOffset=end, latestOffset=latest)
+def progress(end, latest, number=1, description=DESCRIPTION, name=None, rows=0):
+    source = SimpleNamespace(description=description, endOffset=end, latestOffset=latest, numInputRows=rows)
     return SimpleNamespace(progress=SimpleNamespace(
         runId=f"run-{number}", id=f"query-{number}", name=name, sources=[source]
     ))  # fmt: skip
@@ -92,6 +94,14 @@ def test_the_lag_is_that_of_the_last_report(watching, caplog):
     assert "query q is 6 records behind: t-0 4, t-1 2" in caplog.text
     watching.onQueryProgress(progress(offsets(p0=9, p1=2), offsets(p0=9, p1=2), name="q"))
     assert [each.lag for each in watching.lag] == [0, 0]
+
+
+def test_rows_that_no_task_has_reported_are_unseen(watching):
+    watching.onQueryStarted(started())
+    watching.onQueryProgress(progress(offsets(p0=5), offsets(p0=9), rows=25))
+    watching.onQueryProgress(progress(offsets(p0=5), offsets(p0=9), rows=7, description="RateStream"))
+    assert watching.unseen_records == {"query-1": 25}
+    assert 'kafkalite_query_unseen_records{query="query-1",query_id="query-1"} 25\n' in watching.prometheus()
 
 
 def test_prometheus_reads_it(watching):

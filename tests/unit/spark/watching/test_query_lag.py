@@ -5,14 +5,8 @@ import pytest
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.options.options import reader_options
-from spark_kafkalite.spark.watching.query_lag import (
-    QueryPartitionLag,
-    RecordTimes,
-    as_json,
-    as_prometheus,
-    log_ends_of,
-    timestamps_of,
-)
+from spark_kafkalite.spark.watching.query_lag import QueryPartitionLag, RecordTimes, log_ends_of, timestamps_of
+from spark_kafkalite.spark.watching.query_pages import as_json, as_prometheus
 
 OPTIONS = reader_options({"kafka.bootstrap.servers": "h:1", "subscribe": "t"})
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

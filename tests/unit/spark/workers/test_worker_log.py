@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_kafkalite.spark.watching.warning_post import PostedWarning
+from spark_kafkalite.spark.watching.post_box import PostedWarning
 from spark_kafkalite.spark.workers import worker_log
 from spark_kafkalite.spark.workers.worker_log import SINK, SOURCE, SaidBefore, WorkerLog, say, speak_of
 
@@ -139,6 +139,17 @@ def test_what_is_shown_is_handed_on(tmp_path, clock):
     for _ in range(2):
         handler.handle(record)
     assert handed == [PostedWarning("KafkaliteSource", "subscribe=t", "WARN", "text x")]
+
+
+def test_lines_of_tasks_are_all_shown_and_not_handed_on(clock):
+    lines: list[str] = []
+    handed: list[PostedWarning] = []
+    handler = WorkerLog(SaidBefore(None, clock), lines.append, handed.append)
+    handler.speak_of(SOURCE, "subscribe=t")
+    for count in (5, 5):
+        handler.handle(logging.LogRecord(LOGGER, logging.INFO, "", 0, "%d records", (count,), None))
+    assert [line.split(" ", 2)[2] for line in lines] == ["INFO KafkaliteSource: [subscribe=t] 5 records\n"] * 2
+    assert handed == []
 
 
 def test_the_applications_logging_is_left_alone():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.spark.watching.warning_post import PostBox, PostedWarning, post
+from spark_kafkalite.spark.watching.post_box import PostBox, PostedWarning, post
 
 WARNING = PostedWarning("KafkaliteSource", "subscribe=ä", "WARN", "text")
 # What no process has as its number.
@@ -37,7 +37,7 @@ def test_what_is_posted_arrives(directory: Path) -> None:
 
 def test_children_and_grandchildren_find_it(directory: Path) -> None:
     box = PostBox(os.getpid())
-    say = "from spark_kafkalite.spark.watching.warning_post import *; post(PostedWarning('a', 'b', 'c', {!r}))"
+    say = "from spark_kafkalite.spark.watching.post_box import *; post(PostedWarning('a', 'b', 'c', {!r}))"
     child = f"{say.format('child')}; import subprocess, sys; subprocess.run([sys.executable, '-c', {say.format('grandchild')!r}])"  # noqa: E501
     subprocess.run([sys.executable, "-c", child], env={**os.environ, "TMPDIR": str(directory.parent)}, check=True)
     assert [box.next(60), box.next(60)] == [PostedWarning("a", "b", "c", text) for text in ("child", "grandchild")]

@@ -1,8 +1,8 @@
-"""Sends warnings of Spark's Python processes on the driver's host to the application, which has Spark's log.
+"""Sends warnings and figures of Spark's Python processes on the driver's host to the application.
 
-The way is a datagram socket in a directory of the user's own. Its name is that of the JVM's process, the parent or
-grandparent of these processes. A sender never waits. If no application listens, or it is too slow, the warning is on
-standard error only.
+The application has Spark's log. The way is a datagram socket in a directory of the user's own. Its name is that of the
+JVM's process, the parent or grandparent of these processes. The sender of a warning never waits, that of figures waits
+for a moment. If no application listens, or it is too slow, a warning is on standard error only, and figures are lost.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 
 _LONGEST: Final = 16_384
 _LONGEST_TEXT: Final = 2_000
+# The kernel keeps some ten datagrams for a receiver, and many tasks may end at the same time.
+_FIGURES_WAIT_S: Final = 0.2
 
 
 class PostedWarning(NamedTuple):
@@ -28,8 +30,33 @@ class PostedWarning(NamedTuple):
     text: str
 
 
+class TaskFigures(NamedTuple):
+    """What one task has read, or the tasks of one write have written.
+
+    ``query_id`` is empty, and ``batch_id`` -1, outside of streaming queries. ``place`` names the task in its batch. A
+    repeated task has the same one. ``bytes`` are those of record batches, compressed as they are. ``busy_ms`` is the
+    time of fetches, or of encoding and handing over; ``wait_ms`` that in which the task waited for brokers. ``text`` is
+    a line for the log.
+    """
+
+    speaker: str
+    subject: str
+    query_id: str
+    batch_id: int
+    place: str
+    tasks: int
+    records: int
+    bytes: int
+    busy_ms: int
+    wait_ms: int
+    text: str
+
+
+_FIGURE_TYPES: Final = (str, str, str, int, str, int, int, int, int, int, str)
+
+
 class PostBox:
-    """Where the warnings of one JVM's Python processes arrive."""
+    """Where the warnings and figures of one JVM's Python processes arrive."""
 
     def __init__(self, jvm_pid: int) -> None:
         """Raises OSError where there can be none: another user has the directory, or its path is too long."""
@@ -47,11 +74,13 @@ class PostBox:
             self._socket.close()
             raise
 
-    def next(self, timeout_s: float) -> PostedWarning | None:
-        """Return a warning, or None when none came in time, or what came is none."""
+    def next(self, timeout_s: float) -> PostedWarning | TaskFigures | None:
+        """Return what came, or None when nothing came in time, or what came is neither a warning nor figures."""
         self._socket.settimeout(timeout_s)
         try:
             fields = json.loads(self._socket.recv(_LONGEST))
+            if len(fields) == len(_FIGURE_TYPES):
+                return TaskFigures(*(kind(each) for kind, each in zip(_FIGURE_TYPES, fields, strict=True)))
             return PostedWarning(*map(str, fields))
         except (TimeoutError, ValueError, TypeError):
             return None
@@ -62,21 +91,30 @@ class PostBox:
         self._path.unlink(missing_ok=True)
 
 
-def post(warning: PostedWarning, pids: tuple[int, ...] | None = None) -> None:
-    """Hand a warning to the application that listens for one of these JVMs: this process's parent or grandparent."""
+def post(sent: PostedWarning | TaskFigures, pids: tuple[int, ...] | None = None) -> None:
+    """Hand this to the application that listens for one of these JVMs: this process's parent or grandparent."""
     directory = post_directory()
     if not is_private(directory):
         return
-    text = warning.text if len(warning.text) <= _LONGEST_TEXT else f"{warning.text[:_LONGEST_TEXT]}..."
-    sent = json.dumps(warning._replace(text=text)).encode()
+    text = sent.text if len(sent.text) <= _LONGEST_TEXT else f"{sent.text[:_LONGEST_TEXT]}..."
+    datagram = json.dumps(sent._replace(text=text)).encode()
     for pid in ancestors() if pids is None else pids:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                sender.setblocking(False)
-                sender.sendto(sent, str(directory / str(pid)))
+                sender.settimeout(_FIGURES_WAIT_S if isinstance(sent, TaskFigures) else 0)
+                sender.connect(str(directory / str(pid)))
+                sender.send(datagram)
             return
         except OSError:
             continue
+
+
+def listening_jvm() -> int:
+    """Return the number of the JVM that has started this process, if an application listens for it, else 0."""
+    directory = post_directory()
+    if not is_private(directory):
+        return 0
+    return next((pid for pid in ancestors() if (directory / str(pid)).exists()), 0)
 
 
 def post_directory() -> Path:
