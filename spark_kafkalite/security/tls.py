@@ -233,6 +233,11 @@ class TlsStream:
             raise self._failure(error) from None
         return True
 
+    def negotiated(self) -> tuple[str, str]:
+        """Return the version (``TLSv1.3``) and OpenSSL's name of the cipher suite; call it after the handshake."""
+        cipher = self._object.cipher()
+        return self._object.version() or "", "" if cipher is None else cipher[0]
+
     def peer_certificate(self) -> bytes | None:
         """Return the peer's certificate (DER), which has been verified; None where it showed none."""
         return self._object.getpeercert(True)

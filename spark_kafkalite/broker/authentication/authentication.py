@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import Final, NamedTuple
@@ -59,6 +60,12 @@ class Said(NamedTuple):
     lifetime_ms: int = 0
 
 
+# Whether the session had authenticated before, as an index. Source: org.apache.kafka.common.network.Selector.
+_SUCCESSFUL: Final = ("successful_authentication", "successful_reauthentication")
+_FAILED: Final = ("failed_authentication", "failed_reauthentication")
+LOGIN_KINDS: Final = (*_SUCCESSFUL, *_FAILED)
+
+
 class AuthenticationRefused(Exception):
     """The authentication has failed: to be answered with ``error`` after ``delay_s``; then the connection ends."""
 
@@ -87,6 +94,8 @@ class Authentication:
         self._delays = delays
         self._timeout_s = timeout_s
         self._quiet = QuietLog(logger)
+        # How many there were, by listener and by Kafka's name for the kind (:data:`LOGIN_KINDS`).
+        self.counts: Counter[tuple[str, str]] = Counter()
 
     def mechanisms(self, listener: Listener) -> list[str]:
         """Return the mechanisms that may be asked for on a listener; none where SASL is not spoken."""
@@ -143,12 +152,14 @@ class Authentication:
             token = server.answer(token)
             if not server.is_done:
                 return Said(token)
+            kind = _SUCCESSFUL[session.is_authenticated]
             lifetime_ms = self._done(session, server, now_s)
         except SaslAuthenticationFailed as error:
             raise self._refused(session, SaslAuthenticationFailed(_text(session)), str(error), now_s) from None
         except InnerWireUnsupported as error:
             # It has proved to be a broker: it may know why. The check has written it into the log, once.
             raise self._failed(session, UnsupportedVersion(str(error)), now_s) from None
+        self.counts[session.listener.name, kind] += 1
         return Said(token, lifetime_ms)
 
     def _server(self, listener: Listener, mechanism: str) -> SaslServer:
@@ -221,6 +232,7 @@ class Authentication:
         return self._failed(session, error, now_s)
 
     def _failed(self, session: Session, error: KafkaError, now_s: float) -> AuthenticationRefused:
+        self.counts[session.listener.name, _FAILED[session.is_authenticated]] += 1
         delay_s = self._delays.failed(session.client_host)
         session.fail_handshake(now_s + delay_s + self._timeout_s)
         return AuthenticationRefused(error, delay_s)

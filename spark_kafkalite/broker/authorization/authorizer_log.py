@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -37,6 +38,8 @@ class AuthorizerLog:
         # Lines of this period by principal, type and name.
         self._counts: dict[tuple[str, ResourceType, str | None], int] = {}
         self._left_out = 0
+        # Decisions against a client, by the resource's type and the operation.
+        self.denials: Counter[tuple[ResourceType, Operation]] = Counter()
 
     def write(
         self,
@@ -48,7 +51,9 @@ class AuthorizerLog:
         name: str | None,
         verdict: AclVerdict,
     ) -> None:
-        """Write a decision, unless its kind has had its share of lines."""
+        """Count a denial; write the decision, unless its kind has had its share of lines."""
+        if not verdict.allowed:
+            self.denials[resource_type, operation] += 1
         level = logging.DEBUG if verdict.allowed else logging.INFO
         if not self.logger.isEnabledFor(level):
             return

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from spark_kafkalite.addresses import address_text
-from spark_kafkalite.broker.metrics import families
+from spark_kafkalite.broker.metrics import client_families, families
 from spark_kafkalite.broker.metrics.health import BrokerHealth
 from spark_kafkalite.broker.metrics.listener import MetricsListener
 from spark_kafkalite.broker.metrics.meters import Meters
@@ -52,6 +52,7 @@ class MetricsEndpoint:
         self._began_s = time.time()
         self._page = SharedPage(self._made)
         self._dropped = 0
+        self._quotas = client_families.QuotaFamilies()
 
     def serve_broker(self, context: BrokerContext, acceptor: Acceptor, replication: Replication) -> None:
         """Show what the whole broker knows, from now on."""
@@ -143,6 +144,10 @@ class MetricsEndpoint:
             context, acceptor, replication = self._broker
             families.registry(page, context)
             families.connections(page, acceptor, context.listeners)
+            client_families.logins(page, context.listeners, context.authentication.counts, acceptor.tls)
+            client_families.encryption(page, acceptor.tls)
+            client_families.denials(page, acceptor.authorizer)
+            yield from self._quotas.write(page, context.quotas.limits, context.quotas.clients)
             families.served(page, context)
             families.groups(page, context.groups)
             yield from families.controller(page, context.cluster, self._broker_id)

@@ -86,7 +86,7 @@ class Acceptor:
         self.serve: Callable[[Connection, memoryview], None]
         self._descriptors = descriptors
         self._inner_wire = inner_wire
-        self._tls = tls
+        self.tls = tls
         inner_wire.on_change(self._secret_changed)
         self._partitions = partitions
         self._rates = rates
@@ -273,7 +273,7 @@ class Acceptor:
 
     def _channel(self, connected: socket.socket, listener: Listener, session: Session) -> Channel:
         if listener.protocol.encrypts:
-            return self._tls.channel(connected, listener, session)
+            return self.tls.channel(connected, listener, session)
         return PlainChannel(connected)
 
     def handshake_complete(self, connection: Connection) -> None:

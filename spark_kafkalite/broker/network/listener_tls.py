@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.addresses import is_loopback
@@ -23,7 +23,7 @@ from spark_kafkalite.broker.settings.listener_settings import TLS_SETTINGS
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.redaction import ShownSettings
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
-from spark_kafkalite.security.certificate import subject_text
+from spark_kafkalite.security.certificate import ends_s, subject_text
 from spark_kafkalite.security.client_security import file_state
 from spark_kafkalite.security.cluster_secret import broker_of_user
 from spark_kafkalite.security.principal_rules import SETTING as RULES
@@ -69,6 +69,10 @@ class ListenerTls:
         except ConfigError as error:
             raise ConfigError(f"listener {listener.name}: {error}") from None
         self.contexts = self.made(config.values)
+        # Handshakes of clients so far, and those that failed for another reason than that the client went.
+        self.handshakes = self.failed_handshakes = 0
+        # Open connections, by version and cipher suite.
+        self.open: Counter[tuple[str, str]] = Counter()
 
     def values(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the ``ssl.*`` settings of this listener out of those of the broker."""
@@ -117,6 +121,11 @@ class ListenerTls:
             )
         return [f"listener {listener.name}: {text}" for text in found]
 
+    @property
+    def not_after_s(self) -> float:
+        """When the first certificate of the present chain ends, in seconds since 1970."""
+        return min(map(ends_s, self.contexts.server.chain))
+
     def name_client(self, session: Session, stream: TlsStream) -> None:
         """Set a session's principal by the certificate that its client has shown. Raises ConnectionError."""
         certificate = stream.peer_certificate()
@@ -134,6 +143,30 @@ class ListenerTls:
         elif not self._is_inner:
             # That is how brokers are named, which prove by the cluster secret that they are.
             raise ConnectionError(errno.EACCES, f"{RULES} name the subject {subject[:200]!r} like a broker: {name}")
+
+
+class _WatchedClient:
+    """Follows the channel of one client (``tls_channel.ChannelWatcher``)."""
+
+    __slots__ = ("_negotiated", "_session", "_tls")
+
+    def __init__(self, tls: ListenerTls, session: Session) -> None:
+        self._tls = tls
+        self._session = session
+        self._negotiated: tuple[str, str] | None = None
+
+    def complete(self, stream: TlsStream) -> None:
+        self._tls.name_client(self._session, stream)
+        self._tls.handshakes += 1
+        self._negotiated = stream.negotiated()
+        self._tls.open[self._negotiated] += 1
+
+    def failed(self) -> None:
+        self._tls.failed_handshakes += 1
+
+    def closed(self) -> None:
+        if self._negotiated is not None:
+            self._tls.open[self._negotiated] -= 1
 
 
 class BrokerTls:
@@ -162,7 +195,7 @@ class BrokerTls:
         """Return the channel of a client. Raises OSError."""
         tls = self.listeners[listener.name]
         stream = TlsStream(tls.contexts.server, server_side=True)
-        return TlsChannel(connected, stream, self._buffers, partial(tls.name_client, session))
+        return TlsChannel(connected, stream, self._buffers, _WatchedClient(tls, session))
 
     def peer_channel(self, connected: socket.socket, broker: BrokerInfo) -> TlsChannel:
         """Return the channel to another broker's inner listener. Raises OSError."""

@@ -11,8 +11,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from spark_kafkalite.errors import HandshakeFailed, KafkaliteError
 from spark_kafkalite.net.channel import Buffer, prepare
@@ -47,6 +46,19 @@ class TlsBuffers:
         self.piece = memoryview(bytearray(_PIECE_BYTES))
 
 
+class ChannelWatcher(Protocol):
+    """What wants to know how a channel fares; each is called once at most."""
+
+    def complete(self, stream: TlsStream) -> None:
+        """Take note that the handshake is complete. May raise OSError, which ends the connection."""
+
+    def failed(self) -> None:
+        """Take note that the handshake has failed, and not because the peer just closed the connection."""
+
+    def closed(self) -> None:
+        """Take note that the channel has closed."""
+
+
 class TlsChannel:
     """See the module's text."""
 
@@ -55,10 +67,10 @@ class TlsChannel:
         "_buffers",
         "_fileno",
         "_handshake_bytes",
-        "_on_handshake",
         "_socket",
         "_stream",
         "_unsent",
+        "_watcher",
         "needs_handshake",
         "unsent_bytes",
     )
@@ -72,18 +84,15 @@ class TlsChannel:
         connected: socket.socket,
         stream: TlsStream,
         buffers: TlsBuffers,
-        on_handshake: Callable[[TlsStream], None] | None = None,
+        watcher: ChannelWatcher | None = None,
     ) -> None:
-        """Take over a connected socket. ``on_handshake`` is called once when the handshake is complete.
-
-        It may raise OSError, which ends the connection.
-        """
+        """Take over a connected socket."""
         prepare(connected)
         self._socket = connected
         self._fileno = connected.fileno()
         self._stream = stream
         self._buffers = buffers
-        self._on_handshake = on_handshake
+        self._watcher = watcher
         # Ciphertext that the socket has not taken, and its length.
         self._unsent: bytes | memoryview = b""
         self.unsent_bytes = 0
@@ -107,6 +116,14 @@ class TlsChannel:
 
     def handshake(self) -> bool:
         """Go on with the handshake. Raises OSError, ConnectionResetError when the peer just closed the connection."""
+        try:
+            return self._go_on_with_handshake()
+        except OSError as error:
+            if self._watcher is not None and not isinstance(error, ConnectionResetError):
+                self._watcher.failed()
+            raise
+
+    def _go_on_with_handshake(self) -> bool:
         if self.unsent_bytes and not self.flush():
             return False
         received = self._receive()
@@ -128,9 +145,8 @@ class TlsChannel:
         if self.unsent_bytes and not self.flush():
             return False
         self.needs_handshake = False
-        if self._on_handshake is not None:
-            on_handshake, self._on_handshake = self._on_handshake, None
-            on_handshake(self._stream)
+        if self._watcher is not None:
+            self._watcher.complete(self._stream)
         return True
 
     def _receive(self) -> int | None:
@@ -265,3 +281,6 @@ class TlsChannel:
             with contextlib.suppress(OSError):
                 self._socket.send(self._stream.take_output())
         self._socket.close()
+        if self._watcher is not None:
+            watcher, self._watcher = self._watcher, None
+            watcher.closed()

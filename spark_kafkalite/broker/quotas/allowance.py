@@ -43,15 +43,22 @@ class Windows(NamedTuple):
 
 
 class Allowance:
-    """What is left of a quota of ``bound`` units a second; below zero: what is owed."""
+    """What is left of a quota of ``bound`` units a second; below zero: what is owed.
 
-    __slots__ = ("_at_s", "_bound", "_left", "_windows")
+    ``used``: what was charged so far, in units. ``throttled``: how often its client was throttled for it, and
+    ``throttled_s`` for how long.
+    """
+
+    __slots__ = ("_at_s", "_bound", "_left", "_windows", "throttled", "throttled_s", "used")
 
     def __init__(self, bound: float, windows: Windows, now_s: float) -> None:
         self._windows = windows
         self._bound = max(bound, _LEAST_BOUND)
         self._left = self._bound * windows.size_s
         self._at_s = now_s
+        self.used = 0.0
+        self.throttled = 0
+        self.throttled_s = 0.0
 
     @property
     def used_s(self) -> float:
@@ -72,8 +79,14 @@ class Allowance:
     def charge(self, amount: float, now_s: float) -> float:
         """Take ``amount`` units that were used; return as :meth:`owed_s`."""
         self._grow(now_s)
+        self.used += amount
         self._left = max(self._left - amount, -self._bound * _MOST_OWED_S)
         return self._owed_s
+
+    def throttle(self, seconds: float) -> None:
+        """Count a throttled answer."""
+        self.throttled += 1
+        self.throttled_s += seconds
 
     def owed_s(self, now_s: float) -> float:
         """Return after how many seconds nothing is owed any more; 0 if nothing is."""

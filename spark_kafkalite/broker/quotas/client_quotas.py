@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
+from heapq import nlargest
 from math import ceil
 from typing import Final
 
@@ -60,17 +61,25 @@ class ClientQuota:
     def throttle_time_ms(self, exchange: Exchange, response_bytes: int) -> int:
         """Charge the client for an exchange; return for how long it is throttled (``exchange.Quota``)."""
         now_s = self._now_s()
-        owed_s = 0.0
+        owed_s, owed_to = 0.0, self._request
         if self._request is not None:
             owed_s = min(self._request.charge(exchange.worked_s, now_s), self._window_s)
+        of_bytes, of_bytes_s = None, 0.0
         if exchange.api_key == ApiKey.PRODUCE:
             if self._producer is not None:
-                owed_s = max(owed_s, self._producer.charge(exchange.request_bytes, now_s))
+                of_bytes, of_bytes_s = self._producer, self._producer.charge(exchange.request_bytes, now_s)
         elif exchange.api_key == ApiKey.FETCH and self._consumer is not None:
-            owed_s = max(owed_s, self._consumer.owed_s(now_s))
-            if not owed_s:
+            of_bytes, of_bytes_s = self._consumer, self._consumer.owed_s(now_s)
+            if not owed_s and not of_bytes_s:
                 self._consumer.charge(response_bytes, now_s)
-        return ceil(min(owed_s, MOST_MUTED_S) * 1000)
+        if of_bytes_s > owed_s:
+            owed_s, owed_to = of_bytes_s, of_bytes
+        if owed_s <= 0:
+            return 0
+        throttled_s = min(owed_s, MOST_MUTED_S)
+        if owed_to is not None:
+            owed_to.throttle(throttled_s)
+        return ceil(throttled_s * 1000)
 
     def most_fetch_bytes(self, asked: int) -> int:
         """Return how many record bytes a Fetch that asks for so many may answer with."""
@@ -94,6 +103,13 @@ class ClientQuotas:
     def __len__(self) -> int:
         """How many allowances there are."""
         return len(self._allowances)
+
+    def most_used(self, number: int) -> list[tuple[tuple[str, str, str], Allowance]]:
+        """Return the allowances that were used last, up to a number: each with its kind, its user and its client id,
+        of which those that share it have none."""
+        if len(self._allowances) <= number:
+            return list(self._allowances.items())
+        return nlargest(number, self._allowances.items(), key=lambda item: item[1].used_s)
 
     def limits_changed(self) -> None:
         """Obey the limits as they are now."""

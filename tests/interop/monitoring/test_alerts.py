@@ -25,6 +25,8 @@ from tests.interop.client.test_exporter import exporter
 from tests.interop.cluster.failing_disk import filled_by, hung_by, unflushed_by
 from tests.interop.log.test_compaction import COMPACT, children_of
 from tests.interop.monitoring.prometheus_server import CONF, Prometheus, need_prometheus
+from tests.interop.security.test_broker_tls import TlsBroker
+from tests.lab.certificates import LOOPBACK
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S, wait_until
 
@@ -250,6 +252,24 @@ def test_the_cleaner_stops(cluster: KafkaliteCluster, prometheus: Prometheus) ->
             produce(cluster, "compacted", 200)
             prometheus.wait_for("KafkaliteCleanerStopped")
         admin.delete_topics(["compacted"])
+
+
+def test_a_certificate_ends(tmp_path: Path) -> None:
+    need_prometheus()
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    secured = TlsBroker(tmp_path / "broker", metrics_listener="127.0.0.1:0")
+    with secured.process as broker:
+        targets = {"kafkalite": [broker.metrics_url.removeprefix("http://")]}
+        with Prometheus(tmp_path / "prometheus", targets, token) as watched:
+            wait_until(lambda: watched.query("count(up == 1)") == [({}, 1.0)], "the target")
+            watched.wait_for_peace(*OF_THE_HOST)
+            secured.replace_certificate(secured.authority.issue("broker", *LOOPBACK, days=3))
+            os.kill(broker.pid, signal.SIGHUP)
+            watched.wait_for("KafkaliteCertificateEnds")
+            secured.replace_certificate(secured.authority.issue("broker", *LOOPBACK))
+            os.kill(broker.pid, signal.SIGHUP)
+            watched.wait_for_peace(*OF_THE_HOST)
 
 
 def test_the_rules_by_their_inputs() -> None:
