@@ -9,6 +9,7 @@ record that the group reads next. What is not known is no series. Source: daniel
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from spark_kafkalite.exporter.registry_lags import RegistryLags
 from spark_kafkalite.exposition.http import gzip
 from spark_kafkalite.exposition.text import Page, labels
 from spark_kafkalite.model import TopicPartition
+
+_LOG: Final = logging.getLogger("spark_kafkalite.exporter")
 
 # Names may have 32 KB: a page of a million series is bounded by its text, too.
 _MOST_CHARS: Final = 64 << 20
@@ -71,6 +74,7 @@ class Scraper:
         self._cluster = cluster
         self._survey = MonitoredCluster(cluster, broker_ms=round(settings.within_ms * _BROKER_SHARE), clock=clock)
         self._times = RecordTimeCache(cluster)
+        self._has_warned = False
 
     def page(self) -> bytes:
         """Ask the cluster and return a page, compressed by gzip. Raises KafkaliteError when no broker answers."""
@@ -111,7 +115,11 @@ class Scraper:
     def _ages(self, groups: list[SurveyedGroup], offsets: dict[str, TopicOffsets]) -> dict[Place, int]:
         within_ms = min(self._survey.left_ms, self._settings.within_ms * _AGES_SHARE)
         deadline = Deadline.after_ms(within_ms, self._clock)
-        return self._times.look(_behind(groups, offsets), most=_MOST_NEW_AGES, deadline=deadline)
+        known = self._times.look(_behind(groups, offsets), most=_MOST_NEW_AGES, deadline=deadline)
+        if self._times.problem is not None and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning("%s; --no-lag-seconds leaves it out", self._times.problem)
+        return known
 
 
 def _next_offset(offsets: TopicOffsets, partition: int, committed: int) -> int:

@@ -89,10 +89,14 @@ def command(
         looks = Looks(admin, token=token, groups_by=groups_by)
         if not once:
             _show(looks, interval_s)
-            return 0
-        looks.look(everything=True)
-        time.sleep(interval_s)
-        view = looks.look(everything=True)
+        else:
+            looks.look(everything=True)
+            time.sleep(interval_s)
+            view = looks.look(everything=True)
+        if looks.warning is not None:
+            warn(looks.warning)
+    if not once:
+        return 0
     if view.problem is not None:
         raise click.ClickException(view.problem)
     shown = replace(view, topics=view.topics[:rows], groups=view.groups[:rows], partitions=view.partitions[:rows])

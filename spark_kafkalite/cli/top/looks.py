@@ -241,6 +241,11 @@ class Looks:
                     # The end may be from an earlier look than the commit.
                     yield topic, partition, max(offset, offsets.starts[partition]), max(0, end - offset)
 
+    @property
+    def warning(self) -> str | None:
+        """What the client lacks to see everything, None as far as it is known to lack nothing."""
+        return self._times.problem
+
     def _ages(self, groups: Iterable[_Group]) -> dict[str, float | None]:
         """Return how far behind groups are in seconds, at their slowest partition; None where it is not known."""
         places: dict[str, list[Place]] = {

@@ -18,7 +18,7 @@ from spark_kafkalite.client.consume.fetched import FetchedBatches, columns_from
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.retry import Deadline
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.errors import KafkaliteError, TopicAuthorizationFailed
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 
 Place = tuple[TopicPartition, int]
@@ -40,10 +40,13 @@ def record_timestamps(
     return {partition: found for (partition, _), found in timestamps_at(cluster, offsets.items(), deadline).items()}
 
 
-def timestamps_at(cluster: ClusterClient, places: Iterable[Place], deadline: Deadline) -> dict[Place, int]:
+def timestamps_at(
+    cluster: ClusterClient, places: Iterable[Place], deadline: Deadline, unreadable: set[str] | None = None
+) -> dict[Place, int]:
     """Do what :func:`record_timestamps` does, for any number of offsets in each partition.
 
-    Leaders are asked side by side. What is not answered at the deadline is left out.
+    Leaders are asked side by side. What is not answered at the deadline is left out. ``unreadable`` gets the topics
+    that the client may not READ.
     """
     by_leader: dict[int, list[Place]] = defaultdict(list)
     for place in places:
@@ -53,7 +56,7 @@ def timestamps_at(cluster: ClusterClient, places: Iterable[Place], deadline: Dea
         return found
 
     def ask(leader: int) -> None:
-        _ask_leader(cluster, leader, by_leader[leader], deadline, found)
+        _ask_leader(cluster, leader, by_leader[leader], deadline, found, set() if unreadable is None else unreadable)
 
     with ThreadPoolExecutor(min(len(by_leader), _LEADERS_AT_ONCE)) as threads:
         for _ in threads.map(ask, by_leader):
@@ -62,7 +65,12 @@ def timestamps_at(cluster: ClusterClient, places: Iterable[Place], deadline: Dea
 
 
 def _ask_leader(
-    cluster: ClusterClient, leader: int, places: Sequence[Place], deadline: Deadline, found: dict[Place, int]
+    cluster: ClusterClient,
+    leader: int,
+    places: Sequence[Place],
+    deadline: Deadline,
+    found: dict[Place, int],
+    unreadable: set[str],
 ) -> None:
     try:
         connection = cluster.connect(leader, deadline)
@@ -72,7 +80,7 @@ def _ask_leader(
         # Where each question reads now: behind a batch without records it goes on in the next.
         left = {place: place[1] for place in places}
         for _ in range(_MOST_BATCHES):
-            left = _ask_once(connection, left, deadline, cluster.config.client_id, found)
+            left = _ask_once(connection, left, deadline, cluster.config.client_id, found, unreadable)
             if not left:
                 return
     except KafkaliteError:
@@ -82,7 +90,12 @@ def _ask_leader(
 
 
 def _ask_once(
-    connection: BrokerConnection, left: Mapping[Place, int], deadline: Deadline, client_id: str, found: dict[Place, int]
+    connection: BrokerConnection,
+    left: Mapping[Place, int],
+    deadline: Deadline,
+    client_id: str,
+    found: dict[Place, int],
+    unreadable: set[str],
 ) -> dict[Place, int]:
     """Ask for each place once; return those whose batch held no record, with the offset behind it."""
     again: dict[Place, int] = {}
@@ -94,7 +107,10 @@ def _ask_once(
             send_fetch(connection, [FetchFrom(partition, position, -1, 1)], _ONE_BATCH, client_id)
             sent += 1
         results = receive_fetch(connection, deadline).results
-        timestamp, next_offset = _first_timestamp(place[0], results.get(place[0]), offset)
+        fetched = results.get(place[0])
+        if fetched is not None and fetched.error_code == TopicAuthorizationFailed.code:
+            unreadable.add(place[0].topic)
+        timestamp, next_offset = _first_timestamp(place[0], fetched, offset)
         if timestamp is not None:
             found[place] = timestamp
         elif next_offset is not None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from spark_kafkalite import Admin, Producer, TopicPartition
+from spark_kafkalite.client.admin.cluster import ClusterAdmin
+from spark_kafkalite.exporter.scrape import ExporterSettings, Scraper
 from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.settings import read_properties
 from tests.interop.security.test_authorization import SECURED
+from tests.patience import PATIENCE_S
 from tests.pool.forking import run_command
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -160,5 +167,39 @@ def test_a_client_that_may_not_describe_the_cluster_is_told_and_calls_nothing_he
         for command in (("cluster", "status", "--exit-code"), ("top", "--once")):
             done = run_command(*command, *where)
             assert done.returncode == 0 and told not in done.stderr, done
+    finally:
+        run("delete", "--force", "--allow-principal", "User:alice")
+
+
+def test_a_client_that_may_not_read_sees_lags_without_seconds_and_why(
+    broker: BrokerProcess, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run("list")
+    run("list", user="alice", code=1)
+    of_admin, of_alice = (tmp_path / f"{name}.properties" for name in ("admin", "alice"))
+    with Admin({**read_properties(of_admin), "bootstrap.servers": broker.bootstrap}) as admin:
+        admin.create_topic("lagging", 1)
+        with Producer({**read_properties(of_admin), "bootstrap.servers": broker.bootstrap}) as producer:
+            producer.send("lagging", b"one").result(PATIENCE_S)
+        admin.alter_group_offsets("billing", {TopicPartition("lagging", 0): 0})
+    run(
+        "add", "--allow-principal", "User:alice", "--operation", "Describe", "--topic", "*", "--group", "*", "--cluster"
+    )
+    told = "this client may not READ topic 'lagging', so the lag of groups in seconds is not known there; allow it: "
+    settings = ExporterSettings(re.compile("lagging"), None, re.compile("billing"), None, True, 1000, 30_000)
+    try:
+        where = ("--bootstrap-server", broker.bootstrap, "--command-config", str(of_alice))
+        done = run_command("top", "--once", "--json", *where)
+        assert done.returncode == 0 and told in done.stderr, done
+        (group,) = json.loads(done.stdout)["groups"]
+        assert (group["lag"], group["lag_seconds"]) == (1, None)
+        with ClusterAdmin({**read_properties(of_alice), "bootstrap.servers": broker.bootstrap}) as admin:
+            scraper = Scraper(admin.cluster, settings)
+            pages = [gzip.decompress(scraper.page()).decode() for _ in range(2)]
+        assert caplog.text.count(told) == 1
+        for page in pages:
+            assert 'kafka_consumergroup_lag{consumergroup="billing",topic="lagging",partition="0"} 1\n' in page
+            assert "kafka_consumergroup_lag_seconds{" not in page
+            assert "kafkalite_exporter_ages_left_out 1\n" in page
     finally:
         run("delete", "--force", "--allow-principal", "User:alice")
