@@ -18,6 +18,7 @@ from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.jobs.load.load_report import metrics_text
 from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.spark.watching.query_figures import SINK_SIDE, SOURCE_SIDE, Figures, QueryFigures
 from spark_kafkalite.spark.watching.query_lag import QueryPartitionLag
 from spark_kafkalite.spark.watching.query_pages import as_prometheus
 from tests.interop.client.test_exporter import exporter
@@ -62,7 +63,9 @@ def of_spark() -> str:
     """Return the pages of a streaming query and of a load."""
     lag = QueryPartitionLag("id", "revenue", "group", "orders", 0, offset=5, end_offset=8, seconds=1.5)
     summary = dict.fromkeys(("records", "quarantined_records", "late_records", "offsets", "lost_offsets", "files"), 1)
-    return as_prometheus([lag]) + metrics_text("/lake/orders", summary, 2.0)
+    sums = Figures(1, 3, 300, 20, 10)
+    figures = [QueryFigures("id", "revenue", side, "orders", 1, sums, sums) for side in (SOURCE_SIDE, SINK_SIDE)]
+    return as_prometheus([lag], figures) + metrics_text("/lake/orders", summary, 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +79,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     with KafkaliteCluster(directory / "cluster", overrides=settings, overrides_of=listeners) as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             admin.create_topic("orders", 3, 3)
+            admin.alter_client_quotas({"client-id": None}, {"producer_byte_rate": 1e9})
         with Producer(bootstrap_servers=cluster.bootstrap) as producer:
             for number in range(30):
                 producer.send("orders", b"x", partition=number % 3)
