@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from math import inf
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed
 from spark_kafkalite.security.jaas import JaasEntry
@@ -153,24 +153,16 @@ def oauthbearer_login(values: Mapping[str, Any], jaas: JaasEntry | None) -> OAut
 
 
 def _source_of_url(url: str, values: Mapping[str, Any], options: Mapping[str, str]) -> TokenSource:
-    try:
-        parts = urlsplit(url)
-        is_whole = bool(parts.hostname) and parts.port != 0 and url.isascii() and url.isprintable()
-    except ValueError:
-        raise ConfigError(f"{_URL}: is not a URL") from None
-    if parts.username is not None or parts.password is not None:
-        raise ConfigError(f"{_URL}: a URL with a user name in it; {_CREDENTIALS_REMEDY}")
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path:
-            raise ConfigError(f"{_URL}={url}: must be of the form file:///PATH")
-        return FileSource(f"{_URL}={url}", unquote(parts.path))
-    if parts.scheme not in ("https", "http") or not is_whole or parts.fragment:
-        raise ConfigError(f"{_URL}={url}: must be of the form https://HOST[:PORT]/PATH or file:///PATH")
-    if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-        raise ConfigError(f"{_URL}={url}: http:// would send the client's secret in clear; use https://")
-    from spark_kafkalite.security.token_endpoint import EndpointSource, endpoint_tls_context
+    from spark_kafkalite.security import http_request as http
 
-    tls_options = tuple(sorted((name, value) for name, value in options.items() if name.startswith("ssl.")))
+    parts = http.checked_endpoint(_URL, url, _CREDENTIALS_REMEDY)
+    if parts.scheme == "file":
+        return FileSource(f"{_URL}={url}", unquote(parts.path))
+    if http.is_in_clear(parts):
+        raise ConfigError(f"{_URL}={url}: http:// would send the client's secret in clear; use https://")
+    from spark_kafkalite.security.token_endpoint import EndpointSource
+
+    tls_options = http.endpoint_tls_options(options)
     source = EndpointSource(
         url=url,
         client_id=_client_credential(values, options, "id", "clientId"),
@@ -184,7 +176,7 @@ def _source_of_url(url: str, values: Mapping[str, Any], options: Mapping[str, st
         tls_options=tls_options,
     )
     if parts.scheme == "https":
-        endpoint_tls_context(tls_options)  # its errors are errors of settings
+        http.endpoint_tls_context(tls_options)  # its errors are errors of settings
     return source
 
 
