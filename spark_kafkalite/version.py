@@ -20,7 +20,7 @@ LIBRARIES: Final = {
     "delta": ("deltalake>=1.6",),
     "kerberos": ("gssapi>=1.8", "krb5>=0.10"),
     "registry": ("confluent-kafka[schemaregistry]>=2.8", "fastavro>=1.10"),
-    "security": ("cryptography>=42",),
+    "security": ("cryptography>=42", "PyJWT>=2.15"),
     "zookeeper-sasl": ("pure-sasl>=0.6.2", "pykerberos>=1.2"),
     "spark": ("pyspark>=4.0",),
 }

@@ -38,6 +38,7 @@ class Lane(Enum):
     SYNC = "sync"  # fsync, which answers wait for
     READ = "read"  # old data from the disk
     CHECK = "check"  # decompressing and walking batches
+    IDENTITIES = "identities"  # questions to identity providers, and tickets of Kerberos
     FILES = "files"  # everything else: removing files, writing back
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import socket
 import threading
 import time
@@ -23,6 +24,7 @@ from spark_kafkalite.settings import SettingGroup
 if TYPE_CHECKING:
     import ssl
 
+URLS_VARIABLE: Final = "KAFKALITE_OAUTHBEARER_ALLOWED_URLS"
 LONGEST_ANSWER: Final = 1024 * 1024
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -43,7 +45,7 @@ class HttpAnswer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class HttpRequest:
+class EndpointRequest:
     """A request to ``url``, which is http or https. Times are seconds. ``tls`` makes the context for https."""
 
     method: str
@@ -142,6 +144,11 @@ def checked_endpoint(setting: str, url: str, user_remedy: str) -> SplitResult:
 def is_in_clear(parts: SplitResult) -> bool:
     """Return whether a request to the URL would cross a network without TLS."""
     return parts.scheme == "http" and parts.hostname not in _LOOPBACK
+
+
+def is_listed(url: str) -> bool:
+    """Return whether the environment variable URLS_VARIABLE lists a URL."""
+    return url in (each.strip() for each in os.environ.get(URLS_VARIABLE, "").split(","))
 
 
 def _check_trust(error: Exception) -> None:

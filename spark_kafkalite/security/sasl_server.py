@@ -1,7 +1,8 @@
 """The server's side of SASL: the interface of a mechanism, and PLAIN. Bytes in, bytes out, no clock and no socket.
 
-A :class:`SaslServer` is one exchange with one client. ``security.scram`` has the one of SCRAM. An exchange raises
-SaslAuthenticationFailed with the reason, which is for the broker's own log: clients get one text for every failure.
+A :class:`SaslServer` is one exchange with one client. ``security.scram`` has the one of SCRAM,
+``security.oauthbearer_server`` that of OAUTHBEARER. An exchange raises SaslAuthenticationFailed with the reason, which
+is for the broker's own log: clients get one text for every failure.
 
 PLAIN (RFC 4616) is one message, ``[AUTHZID] NUL USER NUL PASSWORD`` in UTF-8. Its users are options of the login module
 in ``sasl.jaas.config``, as in Apache Kafka:
@@ -15,8 +16,9 @@ is refused, and not before the password has been checked (CVE-2017-12610).
 from __future__ import annotations
 
 import hmac
+import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Final, Protocol
 
 from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed
@@ -31,22 +33,31 @@ _USER_OPTION: Final = "user_"
 
 
 class SaslServer(Protocol):
-    """One exchange. ``user`` is the name that the client claims, empty until it is known."""
+    """One exchange. ``user`` is the name that the client claims, empty until it is known.
+
+    ``refusal`` is why the client is refused, in a mechanism that has the client answer once more before the exchange
+    fails. ``lifetime_s`` is for how many seconds after the end of the exchange the client's credentials are valid.
+    """
 
     user: str
+    refusal: str
+    lifetime_s: float
 
     @property
     def is_done(self) -> bool:
         """Whether the client has authenticated."""
         ...
 
-    def answer(self, message: bytes) -> bytes:
-        """Return the reply to the client's message. Raises SaslAuthenticationFailed."""
+    def answer(self, message: bytes) -> bytes | Awaitable[bytes]:
+        """Return the reply to the client's message, or what waits for it. Raises SaslAuthenticationFailed."""
         ...
 
 
 class PlainServer:
     """The exchange of PLAIN."""
+
+    refusal = ""
+    lifetime_s = math.inf
 
     def __init__(self, passwords: Mapping[str, bytes]) -> None:
         """``passwords`` are those of all users, in UTF-8, by name."""

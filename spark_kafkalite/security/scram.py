@@ -21,6 +21,7 @@ import binascii
 import functools
 import hashlib
 import hmac
+import math
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -239,6 +240,9 @@ class ScramServer:
 
     The client gets the same answer for every failure; the exception has the reason, for the server's own log.
     """
+
+    refusal = ""
+    lifetime_s = math.inf
 
     def __init__(
         self,

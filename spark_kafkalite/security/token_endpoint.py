@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import random
 import time
 from dataclasses import dataclass, field
@@ -21,17 +20,17 @@ from urllib.parse import quote_plus, urlencode
 from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed
 from spark_kafkalite.security.http_request import (
     LONGEST_ANSWER,
+    URLS_VARIABLE,
     EndpointNotTrusted,
-    HttpRequest,
+    EndpointRequest,
     RequestFailed,
     endpoint_tls_context,
+    is_listed,
 )
 from spark_kafkalite.security.tokens import LATEST_TIME_S, HeldToken, checked_token, is_number
 
 if TYPE_CHECKING:
     import ssl
-
-URLS_VARIABLE: Final = "KAFKALITE_OAUTHBEARER_ALLOWED_URLS"
 
 # For all attempts together; less than who waits for the token will wait, who then learns the reason.
 _TOTAL_S: Final = 7.0
@@ -60,8 +59,7 @@ class EndpointSource:
 
     def fetch(self) -> HeldToken:
         """Return a new token; tries again for at most 7 seconds in all where that may help."""
-        allowed = [url.strip() for url in os.environ.get(URLS_VARIABLE, "").split(",")]
-        if self.url not in allowed:
+        if not is_listed(self.url):
             raise SaslAuthenticationFailed(
                 f"{self}: the environment variable {URLS_VARIABLE} does not list this URL; set it to the URLs that "
                 "this process may ask for tokens, separated by commas"
@@ -82,7 +80,7 @@ class EndpointSource:
         form = {"grant_type": "client_credentials"}
         if self.scope:
             form["scope"] = self.scope
-        request = HttpRequest(
+        request = EndpointRequest(
             "POST", self.url, self._headers(), urlencode(form).encode(), self._tls_context,
             self.connect_timeout_s, self.read_timeout_s,
         )  # fmt: skip

@@ -158,8 +158,18 @@ class TokenEndpoint:
         """Answer each of the next requests with one of these, in order. Later requests get tokens again."""
         self._answers.extend(answers)
 
-    def token(self, *, subject: str | None = None, lifetime_s: float | None = None, **claims: object) -> str:
-        """Return a token as the endpoint issues it; no two are equal. ``claims`` add to its claims or replace them."""
+    def token(
+        self,
+        *,
+        subject: str | None = None,
+        lifetime_s: float | None = None,
+        headers: Mapping[str, object] | None = None,
+        **claims: object,
+    ) -> str:
+        """Return a token as the endpoint issues it; no two are equal.
+
+        ``claims`` add to its claims or replace them, ``headers`` do so with its header.
+        """
         now = time.time()
         with self._changed:
             self._serial += 1
@@ -173,7 +183,10 @@ class TokenEndpoint:
             "exp": int(now + (self.lifetime_s if lifetime_s is None else lifetime_s)),
             **claims,
         }
-        header = {"alg": "none"} if self._key is None else {"alg": "RS256", "typ": "JWT", "kid": _KEY_ID}
+        header: dict[str, object] = {"alg": "none"}
+        if self._key is not None:
+            header = {"alg": "RS256", "typ": "JWT", "kid": _KEY_ID}
+        header |= headers or {}
         signed = f"{_json_part(header)}.{_json_part(content)}"
         return f"{signed}.{'' if self._key is None else _base64url(self._signature(signed))}"
 

@@ -335,7 +335,7 @@ MUTANTS: Final = (
     Mutant(
         "tokens_may_come_from_any_url",
         "spark_kafkalite/security/token_endpoint.py",
-        "        if self.url not in allowed:",
+        "        if not is_listed(self.url):",
         "        if False:",
         ("tests/unit/security/test_token_endpoint.py", "tests/unit/security/test_oauthbearer.py"),
     ),

@@ -16,9 +16,10 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
 from spark_kafkalite.broker.authentication.sasl_listeners import SaslListener
@@ -38,8 +39,13 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.registry.znodes import FIRST_INNER_WIRE_VERSION
 from spark_kafkalite.security.cluster_secret import MECHANISM as BROKERS_MECHANISM
 from spark_kafkalite.security.cluster_secret import broker_of_user
+from spark_kafkalite.security.oauthbearer_server import INVALID_TOKEN, OAUTHBEARER, OAuthBearerServer
 from spark_kafkalite.security.sasl_server import PLAIN, PlainServer, SaslServer
 from spark_kafkalite.security.scram import ScramCredential, ScramServer
+
+if TYPE_CHECKING:
+    from spark_kafkalite.broker.authentication.token_keys import TokenKeys
+    from spark_kafkalite.security.key_source import KeySource
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +56,21 @@ _REFUSED: Final = "Authentication failed during %s due to invalid credentials wi
 _REFUSED_PLAIN: Final = "Authentication failed: Invalid username or password"
 _BROKERS_REMEDY: Final = "all brokers of a cluster need the same secret (inter.broker.secret.file)"
 _CLIENTS_REMEDY: Final = "check the client's user name and password; kafkalite users list shows the users of SCRAM"
-_PLAIN_REMEDY: Final = "check the client's user name and password; the users of PLAIN are in sasl.jaas.config"
+_REMEDIES: Final = {
+    PLAIN: "check the client's user name and password; the users of PLAIN are in sasl.jaas.config",
+    OAUTHBEARER: "check the client's token, and sasl.oauthbearer.* of this broker",
+}
 
 
 class Said(NamedTuple):
-    """The broker's reply in an exchange, and after its end the session's lifetime; 0: none."""
+    """The broker's reply in an exchange, and after its end the session's lifetime; 0: none.
+
+    The reply is to be sent after ``delay_s``.
+    """
 
     token: bytes
     lifetime_ms: int = 0
+    delay_s: float = 0.0
 
 
 # Whether the session had authenticated before, as an index. Source: org.apache.kafka.common.network.Selector.
@@ -85,14 +98,17 @@ class Authentication:
         users: ScramUsers,
         delays: FailureDelays,
         timeout_s: float,
+        token_keys: Mapping[KeySource, TokenKeys] = MappingProxyType({}),
     ) -> None:
         """``listeners`` are those with SASL for clients, by name. ``timeout_s`` is how long an exchange may take,
-        and how long the answer to a failure may be under way."""
+        and how long the answer to a failure may be under way. ``token_keys`` has the keys of all listeners with
+        OAUTHBEARER."""
         self._listeners = listeners
         self._inner_wire = inner_wire
         self._users = users
         self._delays = delays
         self._timeout_s = timeout_s
+        self._token_keys = token_keys
         self._quiet = QuietLog(logger)
         # How many there were, by listener and by Kafka's name for the kind (:data:`LOGIN_KINDS`).
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -141,26 +157,41 @@ class Authentication:
         )
         return names
 
-    def answer(self, session: Session, token: bytes, now_s: float) -> Said:
-        """Return the reply to a client's token. Raises IllegalSaslState (34) without an exchange,
-        AuthenticationRefused."""
+    async def answer(self, session: Session, token: bytes, now: Callable[[], float]) -> Said:
+        """Return the reply to a client's token. ``now`` is the clock by which sessions end.
+
+        The connection serves no other request meanwhile. Raises IllegalSaslState (34) without an exchange,
+        AuthenticationRefused.
+        """
         server = session.sasl
         if server is None:
             text = "SaslAuthenticate request received after successful authentication"
             raise IllegalSaslState(text if session.is_authenticated else f"SaslHandshake comes first; {text}")
+        if server.refusal:
+            # The delay and the line in the log came with the answer before.
+            raise self._failed(session, SaslAuthenticationFailed(INVALID_TOKEN), now(), delay_s=0.0)
         try:
-            token = server.answer(token)
-            if not server.is_done:
-                return Said(token)
-            kind = _SUCCESSFUL[session.is_authenticated]
-            lifetime_ms = self._done(session, server, now_s)
+            return await self._answered(session, server, token, now)
         except SaslAuthenticationFailed as error:
-            raise self._refused(session, SaslAuthenticationFailed(_text(session)), str(error), now_s) from None
+            raise self._refused(session, SaslAuthenticationFailed(_text(session)), str(error), now()) from None
         except InnerWireUnsupported as error:
             # It has proved to be a broker: it may know why. The check has written it into the log, once.
-            raise self._failed(session, UnsupportedVersion(str(error)), now_s) from None
-        self.counts[session.listener.name, kind] += 1
-        return Said(token, lifetime_ms)
+            raise self._failed(session, UnsupportedVersion(str(error)), now()) from None
+
+    async def _answered(self, session: Session, server: SaslServer, token: bytes, now: Callable[[], float]) -> Said:
+        """Return the reply to a client's token. Raises SaslAuthenticationFailed, InnerWireUnsupported."""
+        reply = server.answer(token)
+        if not isinstance(reply, bytes):
+            reply = await reply
+        if server.is_done:
+            kind = _SUCCESSFUL[session.is_authenticated]
+            lifetime_ms = self._done(session, server, now())
+            self.counts[session.listener.name, kind] += 1
+            return Said(reply, lifetime_ms)
+        if not server.refusal:
+            return Said(reply)
+        self._log_refusal(session, server.refusal, is_credentials=True)
+        return Said(reply, delay_s=self._delays.failed(session.client_host))
 
     def _server(self, listener: Listener, mechanism: str) -> SaslServer:
         of_clients = self._listeners.get(listener.name)
@@ -170,6 +201,10 @@ class Authentication:
             return secret.server()
         if mechanism == PLAIN:
             return PlainServer(of_clients.passwords)
+        if mechanism == OAUTHBEARER:
+            tokens = of_clients.tokens
+            assert tokens is not None  # it is the listener's mechanism
+            return OAuthBearerServer(tokens.rules, self._token_keys[tokens.keys].find)
         return ScramServer(mechanism, partial(self._credential, listener, mechanism), self._users.decoy_secret)
 
     def _credential(self, listener: Listener, mechanism: str, user: str, is_token: bool) -> ScramCredential | None:
@@ -199,6 +234,10 @@ class Authentication:
         if isinstance(server, ScramServer) and server.proved != self._users.find(session.mechanism, server.user):
             raise SaslAuthenticationFailed("the credential has been changed or deleted meanwhile")
         lifetime_ms = self._listeners[session.listener.name].lifetimes_ms[session.mechanism]
+        if math.isfinite(server.lifetime_s):
+            # At least a millisecond: 0 would mean that the session lasts.
+            left_ms = max(1, int(server.lifetime_s * 1000))
+            lifetime_ms = min(lifetime_ms or left_ms, left_ms)
         session.prove_user(server.user, now_s + lifetime_ms / 1000 if lifetime_ms else math.inf)
         return lifetime_ms
 
@@ -213,12 +252,16 @@ class Authentication:
 
     def _refused(self, session: Session, error: KafkaError, reason: str, now_s: float) -> AuthenticationRefused:
         """Fail the session, write why into the log, and return the exception to raise."""
+        self._log_refusal(session, reason, is_credentials=error.code == SaslAuthenticationFailed.code)
+        return self._failed(session, error, now_s)
+
+    def _log_refusal(self, session: Session, reason: str, *, is_credentials: bool) -> None:
         user = "" if session.sasl is None else session.sasl.user
         if session.listener.name not in self._listeners or broker_of_user(user) is not None:
             text, remedy = "%s is refused as a broker on listener %s%s: %s%s", _BROKERS_REMEDY
         else:
             text = "%s failed to authenticate on listener %s%s: %s%s"
-            remedy = _PLAIN_REMEDY if session.mechanism == PLAIN else _CLIENTS_REMEDY
+            remedy = _REMEDIES.get(session.mechanism, _CLIENTS_REMEDY)
         self._quiet.log(
             logging.WARNING,
             "refused",
@@ -227,13 +270,15 @@ class Authentication:
             session.listener.name,
             f" by {session.mechanism} as user {user[:100]!r}" if user else "",
             reason,
-            f"; {remedy}" if error.code == SaslAuthenticationFailed.code else "",
+            f"; {remedy}" if is_credentials else "",
         )
-        return self._failed(session, error, now_s)
 
-    def _failed(self, session: Session, error: KafkaError, now_s: float) -> AuthenticationRefused:
+    def _failed(
+        self, session: Session, error: KafkaError, now_s: float, delay_s: float | None = None
+    ) -> AuthenticationRefused:
         self.counts[session.listener.name, _FAILED[session.is_authenticated]] += 1
-        delay_s = self._delays.failed(session.client_host)
+        if delay_s is None:
+            delay_s = self._delays.failed(session.client_host)
         session.fail_handshake(now_s + delay_s + self._timeout_s)
         return AuthenticationRefused(error, delay_s)
 

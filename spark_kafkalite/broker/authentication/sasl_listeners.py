@@ -4,16 +4,87 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spark_kafkalite.broker.network.listeners import LISTENER_PREFIX, Listener
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.security.jaas import OAUTHBEARER_MODULE, JaasEntry, parse_jaas
+from spark_kafkalite.security.oauthbearer_server import OAUTHBEARER
 from spark_kafkalite.security.sasl_server import PLAIN, plain_passwords
 from spark_kafkalite.security.scram import SCRAM_HASHES
+from spark_kafkalite.security.signing_keys import jwt_library
+from spark_kafkalite.security.token_rules import TokenRules
+
+if TYPE_CHECKING:
+    from spark_kafkalite.security.key_source import KeySource
 
 _ENABLED: Final = "sasl.enabled.mechanisms"
 _JAAS: Final = "sasl.jaas.config"
 _LIFETIME: Final = "connections.max.reauth.ms"
+_OAUTH: Final = "sasl.oauthbearer."
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedTokens:
+    """Which tokens a listener accepts, and where the keys are that verify them."""
+
+    rules: TokenRules
+    keys: KeySource
+
+    @classmethod
+    def of(cls, listener: Listener) -> AcceptedTokens:
+        """Return what is set for a listener with OAUTHBEARER. Raises ConfigError."""
+        jwt_library()
+        from spark_kafkalite.security.key_source import KeySource  # with an HTTP client, for this mechanism only
+
+        own = f"{LISTENER_PREFIX}{listener.name.lower()}.{OAUTHBEARER.lower()}."
+        values = {name: listener.setting(_OAUTH + name, OAUTHBEARER) for name in _OF_TOKENS}
+        url = values["jwks.endpoint.url"]
+        if not url:
+            raise ConfigError(
+                f"{own}{_OAUTH}jwks.endpoint.url is not set, and OAUTHBEARER is one of {_ENABLED} of listener "
+                f"{listener.name}: without the keys of the issuer no token can be verified; set it to the jwks_uri of "
+                "your identity provider"
+            )
+        for claim in ("issuer", "audience"):
+            if not values[f"expected.{claim}"] and not values[f"allow.unverified.{claim}"]:
+                raise ConfigError(
+                    f"{own}{_OAUTH}expected.{claim} is not set: tokens {_MEANT[claim]} would be accepted; set it, or "
+                    f"{_OAUTH}allow.unverified.{claim}=true"
+                )
+        entry = _jaas_entry(listener, OAUTHBEARER, OAUTHBEARER_MODULE)
+        keys = KeySource.of(
+            f"{own}{_OAUTH}jwks.endpoint.url",
+            url,
+            {} if entry is None else entry.options,
+            refresh_s=values["jwks.endpoint.refresh.ms"] / 1000,
+            backoff_s=values["jwks.endpoint.retry.backoff.ms"] / 1000,
+            backoff_max_s=values["jwks.endpoint.retry.backoff.max.ms"] / 1000,
+        )
+        rules = TokenRules(
+            values["expected.issuer"] or None,
+            values["expected.audience"],
+            values["clock.skew.seconds"],
+            values["sub.claim.name"],
+            values["scope.claim.name"],
+        )
+        return cls(rules, keys)
+
+
+_OF_TOKENS: Final = (
+    "jwks.endpoint.url",
+    "jwks.endpoint.refresh.ms",
+    "jwks.endpoint.retry.backoff.ms",
+    "jwks.endpoint.retry.backoff.max.ms",
+    "expected.issuer",
+    "expected.audience",
+    "allow.unverified.issuer",
+    "allow.unverified.audience",
+    "clock.skew.seconds",
+    "sub.claim.name",
+    "scope.claim.name",
+)
+_MEANT: Final = {"issuer": "of another issuer with these keys", "audience": "that were meant for other services"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +96,8 @@ class SaslListener:
     lifetimes_ms: Mapping[str, int]
     # The users of PLAIN; empty without that mechanism.
     passwords: Mapping[str, bytes]
+    # None without OAUTHBEARER.
+    tokens: AcceptedTokens | None = None
     # Settings of the listener that change nothing here.
     without_effect: tuple[str, ...] = ()
 
@@ -52,8 +125,10 @@ class SaslListener:
                 )
             passwords = plain_passwords(jaas, setting)
         lifetimes_ms = {mechanism: int(listener.setting(_LIFETIME, mechanism) or 0) for mechanism in mechanisms}
+        tokens = AcceptedTokens.of(listener) if OAUTHBEARER in mechanisms else None
         scram = (f"{own}{mechanism.lower()}.{_JAAS}" for mechanism in SCRAM_HASHES)
-        return cls(mechanisms, lifetimes_ms, passwords, tuple(name for name in scram if name in listener.settings))
+        without_effect = tuple(name for name in scram if name in listener.settings)
+        return cls(mechanisms, lifetimes_ms, passwords, tokens, without_effect)
 
     def warnings(self, name: str, *, has_scram_users: bool, remedy: str) -> list[str]:
         """Return what an operator should know at the start; ``name`` is the listener's, ``remedy`` adds a user."""
@@ -62,12 +137,34 @@ class SaslListener:
             "to each other by the cluster secret"
             for each in self.without_effect
         ]
-        if not self.passwords and not has_scram_users:
+        if not self.passwords and self.tokens is None and not has_scram_users:
             found.append(
                 f"no client can authenticate on listener {name}: there is no user of {', '.join(self.mechanisms)}; add "
                 f"the first one: {remedy}"
             )
         return found
+
+
+def _jaas_entry(listener: Listener, mechanism: str, module: str) -> JaasEntry | None:
+    """Return the JAAS entry of a mechanism, None without one. Raises ConfigError.
+
+    The one for the mechanism must have its login module. One for the whole listener, or for all, may be that of another
+    mechanism.
+    """
+    own = f"{LISTENER_PREFIX}{listener.name.lower()}.{mechanism.lower()}.{_JAAS}"
+    text = listener.setting(_JAAS, mechanism)
+    if text is None:
+        return None
+    is_own = own in listener.settings
+    try:
+        entry = parse_jaas(text)
+    except ConfigError as error:
+        raise ConfigError(f"{own if is_own else _JAAS}: {str(error).removeprefix(_JAAS + ': ')}") from None
+    if entry.module == module:
+        return entry
+    if is_own:
+        raise ConfigError(f"{own}: names {entry.module_name}; for {mechanism} give {module} required ...")
+    return None
 
 
 def sasl_listeners(listeners: Iterable[Listener], brokers_alone: str | None) -> dict[str, SaslListener]:

@@ -247,11 +247,13 @@ class Dispatcher:
         """Answer a token that came after SaslHandshake version 0: it has no header, and its answer has no room
         for an error."""
         try:
-            said = self._context.authentication.answer(exchange.session, token, exchange.connection.now_s())
+            said = await self._context.authentication.answer(exchange.session, token, exchange.connection.now_s)
         except AuthenticationRefused as refused:
             await asyncio.sleep(refused.delay_s)
             exchange.close("failed to authenticate")
             return
+        if said.delay_s:
+            await asyncio.sleep(said.delay_s)
         if exchange.session.handshake is Handshake.COMPLETE:
             exchange.connection.allow_large_requests()
         # In this form an empty token is sent, too.

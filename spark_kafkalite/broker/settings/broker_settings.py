@@ -400,8 +400,6 @@ BROKER_SETTINGS = SettingGroup(
         "ssl.engine.factory.class": _NO_JVM,
         "client.quota.callback.class": "a Java class cannot run here; quotas are set with kafka-configs",
         "metric.reporters": "a Java class cannot run here; metrics.listener serves metrics",
-        "sasl.server.callback.handler.class": "a Java class cannot run here; users are in sasl.jaas.config (PLAIN) and "
-        "in the registry (SCRAM)",
     },
     # What a file for Apache Kafka often has and what changes nothing that its operator could want here.
     without_effect={

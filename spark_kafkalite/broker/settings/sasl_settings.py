@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from spark_kafkalite.security.oauthbearer_server import OAUTHBEARER
 from spark_kafkalite.security.sasl_server import PLAIN
 from spark_kafkalite.security.scram import SCRAM_HASHES
 from spark_kafkalite.settings import Setting
 
-MECHANISMS: Final = (PLAIN, *SCRAM_HASHES)
+MECHANISMS: Final = (PLAIN, *SCRAM_HASHES, OAUTHBEARER)
+_OAUTH: Final = "org.apache.kafka.common.security.oauthbearer."
 
 # Those that may be given for one listener, and for one mechanism of it.
 SASL_LISTENER_SETTINGS: Final = (
@@ -26,7 +28,8 @@ SASL_LISTENER_SETTINGS: Final = (
         None,
         "The users of PLAIN and their passwords, as listener.name.LISTENER.plain.sasl.jaas.config="
         'org.apache.kafka.common.security.plain.PlainLoginModule required user_NAME="PASSWORD" ...; The users of SCRAM '
-        "are in the registry (kafkalite users).",
+        "are in the registry (kafkalite users). For OAUTHBEARER: OAuthBearerLoginModule, whose options "
+        "ssl.truststore.* are for the URL of the keys; without them the authorities of the system count.",
     ),
     Setting(
         "connections.max.reauth.ms",
@@ -36,6 +39,104 @@ SASL_LISTENER_SETTINGS: Final = (
         "request. So a deleted user, or one with a new password, is served no longer. 0: a connection lasts.",
         unit="ms",
         minimum=0,
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "string",
+        None,
+        "OAUTHBEARER: the public keys of the issuer of tokens, a JWK set (its jwks_uri): https://HOST/PATH, or "
+        "file:///PATH. http:// works for loopback alone, and for URLs in the environment variable "
+        "KAFKALITE_OAUTHBEARER_ALLOWED_URLS.",
+    ),
+    Setting(
+        "sasl.oauthbearer.expected.issuer",
+        "string",
+        None,
+        "OAUTHBEARER: the issuer (iss) that a token must have, to the letter.",
+    ),
+    Setting(
+        "sasl.oauthbearer.expected.audience",
+        "list",
+        (),
+        "OAUTHBEARER: the audiences, of which a token must name one (aud).",
+    ),
+    Setting(
+        "sasl.oauthbearer.allow.unverified.issuer",
+        "boolean",
+        False,
+        "OAUTHBEARER: whether tokens of any issuer with these keys are accepted, if no issuer is expected.",
+    ),
+    Setting(
+        "sasl.oauthbearer.allow.unverified.audience",
+        "boolean",
+        False,
+        "OAUTHBEARER: whether tokens for any audience are accepted, if no audience is expected.",
+    ),
+    Setting(
+        "sasl.oauthbearer.clock.skew.seconds",
+        "int",
+        30,
+        "OAUTHBEARER: by how much the clocks of the issuer and of the broker may differ.",
+        unit="s",
+        minimum=0,
+        maximum=3600,
+    ),
+    Setting(
+        "sasl.oauthbearer.sub.claim.name",
+        "string",
+        "sub",
+        "OAUTHBEARER: the claim of a token that names the user. Its value becomes the principal, User:VALUE.",
+        form=(r"\S.*", "the name of a claim"),
+    ),
+    Setting(
+        "sasl.oauthbearer.scope.claim.name",
+        "string",
+        "scope",
+        "OAUTHBEARER: the claim with the scope of a token. It must be text or a list of texts; no right follows from "
+        "it.",
+        form=(r"\S.*", "the name of a claim"),
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        "long",
+        3_600_000,
+        "OAUTHBEARER: after this time the keys are fetched again.",
+        unit="ms",
+        minimum=1000,
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        "long",
+        100,
+        "OAUTHBEARER: how long the broker waits until it asks for the keys again after a failure; longer after each.",
+        unit="ms",
+        minimum=1,
+    ),
+    Setting(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        "long",
+        10_000,
+        "OAUTHBEARER: the longest such wait. Tokens that name an unknown key cause at most one question in this time.",
+        unit="ms",
+        minimum=100,
+    ),
+    Setting(
+        "sasl.server.callback.handler.class",
+        "string",
+        None,
+        "OAUTHBEARER: Kafka's class, which files for Apache Kafka name. No class is loaded here: the broker does what "
+        "it does.",
+        choices=(
+            _OAUTH + "OAuthBearerValidatorCallbackHandler",
+            _OAUTH + "secured.OAuthBearerValidatorCallbackHandler",
+        ),
+    ),
+    Setting(
+        "sasl.oauthbearer.jwt.validator.class",
+        "string",
+        None,
+        "OAUTHBEARER: as sasl.server.callback.handler.class, since Kafka 4.1.",
+        choices=(_OAUTH + "DefaultJwtValidator", _OAUTH + "BrokerJwtValidator"),
     ),
 )
 SASL_SETTINGS: Final = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from spark_kafkalite.broker.authentication.authentication import Authentication
 from spark_kafkalite.broker.authentication.ended_sessions import EndedSessions
@@ -32,6 +33,10 @@ from spark_kafkalite.coordinator.groups.coordinator import GroupCoordinator
 from spark_kafkalite.coordinator.groups.expiry import OffsetExpiry
 from spark_kafkalite.coordinator.groups.groups_state import GroupsState
 from spark_kafkalite.coordinator.internal_topic import GROUPS
+
+if TYPE_CHECKING:
+    from spark_kafkalite.broker.authentication.token_keys import TokenKeys
+    from spark_kafkalite.security.key_source import KeySource
 
 logger = logging.getLogger(__name__)
 
@@ -158,14 +163,14 @@ def make_context(
         peers=ground.peers,
         gate=Gate(ground.slices.now),
         users=registry.users,
-        authentication=_make_authentication(given, ground, registry),
+        authentication=_make_authentication(given, ground, storage, registry),
         fetch_sessions=fetch_sessions,
         acls=acls,
         meters=ground.meters,
     )
 
 
-def _make_authentication(given: Given, ground: Ground, registry: OpenedRegistry) -> Authentication:
+def _make_authentication(given: Given, ground: Ground, storage: Storage, registry: OpenedRegistry) -> Authentication:
     config, listeners = given.config, given.config.sasl_listeners
     place = f"--registry-dir {config.registry_dir}, while this broker is stopped"
     if config.zookeeper is not None:
@@ -186,7 +191,22 @@ def _make_authentication(given: Given, ground: Ground, registry: OpenedRegistry)
         registry.users,
         FailureDelays(config["connection.failed.authentication.delay.ms"] / 1000, ground.loop.time),
         config["request.read.timeout.ms"] / 1000,
+        _token_keys(given, ground, storage),
     )
+
+
+def _token_keys(given: Given, ground: Ground, storage: Storage) -> dict[KeySource, TokenKeys]:
+    """Begin to fetch the keys that verify tokens. Raises ConfigError for a file that has none."""
+    found: dict[KeySource, TokenKeys] = {}
+    for listener in given.config.sasl_listeners.values():
+        tokens = listener.tokens
+        if tokens is not None and tokens.keys not in found:
+            from spark_kafkalite.broker.authentication.token_keys import TokenKeys  # with an HTTP client
+
+            keys = found[tokens.keys] = TokenKeys(tokens.keys, ground.loop, storage.io)
+            given.undo.callback(keys.stop)
+            keys.start()
+    return found
 
 
 def start_replication(

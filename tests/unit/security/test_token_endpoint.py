@@ -11,9 +11,9 @@ import trustme
 
 from spark_kafkalite.errors import ConfigError, SaslAuthenticationFailed
 from spark_kafkalite.security import token_endpoint
+from spark_kafkalite.security.http_request import URLS_VARIABLE
 from spark_kafkalite.security.jaas import OAUTHBEARER_MODULE
 from spark_kafkalite.security.sasl import login_from
-from spark_kafkalite.security.token_endpoint import URLS_VARIABLE
 from tests.lab.token_endpoint import HttpAnswer, TokenEndpoint
 
 SECRET = "canary7=Secret&+ü"

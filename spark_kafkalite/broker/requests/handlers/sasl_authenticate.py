@@ -4,7 +4,8 @@ v0  plain
 v1  the last answer has the session's lifetime (connections.max.reauth.ms); 0: as long as the connection
 v2  flexible
 
-A failure is SASL_AUTHENTICATION_FAILED (58) with one text, whatever the reason is, which only the broker's log has. The
+A failure is SASL_AUTHENTICATION_FAILED (58) with one text, whatever the reason is, which only the broker's log has. A
+client of OAUTHBEARER first receives its status as JSON, without an error, and the failure after its next token. The
 answer comes after connection.failed.authentication.delay.ms, and then the connection is closed. A broker that has
 authenticated, and speaks a version of the inner wire that this one does not, gets UNSUPPORTED_VERSION (35). Without
 SaslHandshake before it the answer is ILLEGAL_SASL_STATE (34).
@@ -34,13 +35,15 @@ async def handle(
     """Go on with the authentication of a client or broker."""
     session = exchange.session
     try:
-        said = context.authentication.answer(session, message.auth_bytes, exchange.connection.now_s())
+        said = await context.authentication.answer(session, message.auth_bytes, exchange.connection.now_s)
     except IllegalSaslState as error:
         return SaslAuthenticateResponse(error_code=error.code, error_message=str(error))
     except AuthenticationRefused as refused:
         await asyncio.sleep(refused.delay_s)
         context.loop.call_later(_CLOSED_AFTER_S, exchange.close, "failed to authenticate")
         return SaslAuthenticateResponse(error_code=refused.error.code, error_message=str(refused.error))
+    if said.delay_s:
+        await asyncio.sleep(said.delay_s)
     if session.handshake is Handshake.COMPLETE:
         exchange.connection.allow_large_requests()
     return SaslAuthenticateResponse(auth_bytes=said.token, session_lifetime_ms=said.lifetime_ms)

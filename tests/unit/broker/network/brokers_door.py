@@ -13,6 +13,7 @@ from typing import Any
 
 from spark_kafkalite.broker.authentication.authentication import Authentication
 from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
+from spark_kafkalite.broker.authentication.token_keys import TokenKeys
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listener_tls import BrokerTls
@@ -30,6 +31,7 @@ from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.net.descriptors import Descriptors
+from spark_kafkalite.net.io_threads import IoThreads
 from spark_kafkalite.net.request_memory import RequestMemory
 from spark_kafkalite.security.cluster_secret import ClusterSecret
 from spark_kafkalite.security.scram import ScramCredential
@@ -72,12 +74,19 @@ class Door:
         users: Any = SimpleNamespace(
             find=lambda mechanism, user: self.credentials.get((mechanism, user)), decoy_secret=b"decoys"
         )
+        self._io = IoThreads(self.loop, 1)
+        self.token_keys = {
+            listener.tokens.keys: TokenKeys(listener.tokens.keys, self.loop, self._io)
+            for listener in config.current.sasl_listeners.values()
+            if listener.tokens is not None
+        }
         self.authentication = Authentication(
             config.current.sasl_listeners,
             self.inner_wire,
             users,
             FailureDelays(config.current["connection.failed.authentication.delay.ms"] / 1000, self.loop.time),
             config.current["request.read.timeout.ms"] / 1000,
+            self.token_keys,
         )
         self.context: Any = SimpleNamespace(
             loop=self.loop,
@@ -104,6 +113,12 @@ class Door:
         self.asked.append(exchange.session.broker_id)
         await self.answering.wait()
         return HeartbeatResponse(throttle_time_ms=message.generation_id)
+
+    def close(self) -> None:
+        """End what does not belong to the acceptor."""
+        for keys in self.token_keys.values():
+            keys.stop()
+        self._io.close()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -133,6 +148,7 @@ async def door(*, for_brokers_alone: bool = False, **settings: object) -> AsyncI
         made.acceptor.stop_accepting()
         await made.dispatcher.stop()
         made.acceptor.close()
+        made.close()
 
 
 class Visitor:
