@@ -48,8 +48,8 @@ Ask = Callable[[Callable[[], Any]], Any]
 
 MECHANISM: Final = "GSSAPI"
 # The object identifier of Kerberos V5 as a mechanism of GSSAPI. Source: RFC 1964.
-_KERBEROS_V5: Final = "1.2.840.113554.1.2.2"
-_NO_SECURITY_LAYER: Final = 1
+KERBEROS_V5: Final = "1.2.840.113554.1.2.2"
+NO_SECURITY_LAYER: Final = 1
 _LAYERS_BYTES: Final = 4
 # krb5.h: a name type for which krb5_sname_to_principal asks no DNS.
 _NT_UNKNOWN: Final = 0
@@ -64,7 +64,7 @@ def libraries() -> tuple[ModuleType, ModuleType]:
     except ImportError as error:
         why = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
         raise ConfigError(
-            f"sasl.mechanism={MECHANISM} needs python-gssapi and krb5{why}: {install_command('kerberos')}; they need "
+            f"SASL {MECHANISM} needs python-gssapi and krb5{why}: {install_command('kerberos')}; they need "
             "libkrb5, and its headers to be built (Debian: libkrb5-dev, RHEL: krb5-devel)"
         ) from error
     return gssapi, krb5
@@ -175,14 +175,14 @@ class GssapiExchange:
         # Neither this nor the step before it asks a KDC.
         with _explaining(self._failure):
             layers = self._context.unwrap(challenge).message
-        if len(layers) != _LAYERS_BYTES or not layers[0] & _NO_SECURITY_LAYER:
+        if len(layers) != _LAYERS_BYTES or not layers[0] & NO_SECURITY_LAYER:
             raise SaslAuthenticationFailed(
                 f"the broker offers the security layers {layers[:1].hex() or 'none'} of SASL GSSAPI, and not 'auth' "
                 "alone: set javax.security.sasl.qop=auth at the broker, and encrypt by security.protocol=SASL_SSL"
             )
         self._is_layer_chosen = True
         with _explaining(self._failure):
-            wrapped: bytes = self._context.wrap(bytes([_NO_SECURITY_LAYER, 0, 0, 0]), encrypt=False).message
+            wrapped: bytes = self._context.wrap(bytes([NO_SECURITY_LAYER, 0, 0, 0]), encrypt=False).message
         return wrapped
 
 
@@ -246,7 +246,7 @@ class KerberosLogin:
             cache, on_refusal = token.value, functools.partial(self._keeper.drop, token)
 
         def context() -> Any:
-            mechanism = gssapi.OID.from_int_seq(_KERBEROS_V5)
+            mechanism = gssapi.OID.from_int_seq(KERBEROS_V5)
             name = None
             if self._principal is not None:
                 name = gssapi.Name(self._principal, gssapi.NameType.kerberos_principal)

@@ -25,9 +25,13 @@ _CACHE_NOT_FOUND, _REPLY_MODIFIED, _REPLY_SKEW = -1765328243, -1765328237, -1765
 _ETYPE_UNSUPPORTED, _REALM_UNKNOWN, _KDC_UNREACHABLE = -1765328234, -1765328230, -1765328228
 _MUTUAL_FAILED, _KEYTAB_NOT_FOUND, NO_CREDENTIALS = -1765328226, -1765328203, -1765328189
 _KDC_UNRESOLVED, _NO_DEFAULT_REALM, _CACHE_PERMISSION = -1765328164, -1765328160, -1765328190
+_REPEATED, _NOT_US, _BAD_KEY_VERSION, _NO_KEY = _BASE + 34, _BASE + 35, _BASE + 44, _BASE + 45
 _KEYTAB_FORMAT, _KEYTAB_VERSION, _BAD_INTEGRITY = -1765328149, -1765328171, _BASE + 31
+_UNREADABLE: Final = (_KEYTAB_FORMAT, _KEYTAB_VERSION)
 # Of libgssapi_krb5: a cache without tickets.
 _EMPTY_CACHE: Final = 39756044
+# Of libgssapi_krb5: a keytab without the service's key.
+_NO_SERVICE_KEY: Final = 39756033
 # A code of this package: the broker has sent bytes that are no token of Kerberos.
 DEFECTIVE_TOKEN: Final = 1
 _KEYTAB_V2: Final = b"\x05\x02"
@@ -153,7 +157,7 @@ def explain(code: int, said: str, failure: Failure) -> str:
             f"the KDC does not accept the key of {who} in the keytab {failure.keytab}: the key has been changed since; "
             "make the keytab again"
         )
-    if code in (_KEYTAB_NOT_FOUND, NO_CREDENTIALS, _KEYTAB_FORMAT, _KEYTAB_VERSION) and failure.keytab:
+    if code in (_KEYTAB_NOT_FOUND, NO_CREDENTIALS, _NO_SERVICE_KEY, *_UNREADABLE) and failure.keytab:
         names = sorted(set(principals_in(failure.keytab)))
         more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
         has = f"it has {', '.join(names[:_MOST_SHOWN])}{more}" if names else "it has no keys, or is no keytab"
@@ -169,6 +173,23 @@ def explain(code: int, said: str, failure: Failure) -> str:
             f"address is the broker's, and make its keytab again ({own})"
         )
     return f"{own}; asked for {failure.asked} as {who}" if failure.service else f"{own}; as {who}"
+
+
+def explain_refusal(code: int, said: str) -> str:
+    """Return cause and remedy of a client's request that a service does not accept. ``said`` is libkrb5's own text."""
+    own = f"GSSAPI: {' '.join(said.split())[:300]}"
+    if code in (_SKEW, _TICKET_NOT_YET_VALID):
+        return f"{own}; the clocks of the client, the KDC and this host must agree to five minutes: run NTP"
+    if code == TICKET_EXPIRED:
+        return f"{own}; the client's ticket has expired"
+    if code == _REPEATED:
+        return f"{own}; the same request came before: another program repeats it, or hosts share a replay cache"
+    if code in (_NOT_US, _BAD_KEY_VERSION, _NO_KEY, _BAD_INTEGRITY, _KEYTAB_NOT_FOUND):
+        return (
+            f"{own}; the ticket is for another service, or for another key than the keytab has: check the client's "
+            "sasl.kerberos.service.name and the advertised host, and make the keytab again if the key has changed"
+        )
+    return own
 
 
 # Files of Kerberos ----------------------------------------------------------------------------------------------------

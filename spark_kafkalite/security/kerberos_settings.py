@@ -51,7 +51,7 @@ def kerberos_login(values: Mapping[str, Any], jaas: JaasEntry | None) -> Kerbero
     keytab = _agreed("sasl.kerberos.keytab", values, "keyTab", options)
     principal = _agreed("sasl.kerberos.principal", values, "principal", options)
     for name, value in (("principal", principal), ("service", service), ("keytab", keytab)):
-        _check_text(name, value)
+        check_kerberos_text(name, value)
     wants_cache = _is_true(options, "useTicketCache")
     cache = _cache_name(options["ticketCache"]) if "ticketCache" in options else None
     if cache is not None and not wants_cache:
@@ -131,7 +131,7 @@ def _cache_name(cache: str) -> str:
     return cache if cache.startswith(_CACHE_TYPES) else f"FILE:{cache}"
 
 
-def _check_text(name: str, value: str | None) -> None:
+def check_kerberos_text(name: str, value: str | None) -> None:
     """Raise ConfigError for a text that libkrb5 would cut off, or that no name can be."""
     if value is not None and (len(value) > _MOST_CHARS or not value.isprintable()):
         shown = "".join(sign if sign.isprintable() else "?" for sign in value[:40])

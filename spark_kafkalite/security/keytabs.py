@@ -13,6 +13,8 @@ from spark_kafkalite.security.jaas import parse_jaas
 KEYTAB: Final = "sasl.kerberos.keytab"
 JAAS: Final = "sasl.jaas.config"
 KEYTAB_SETTINGS: Final = (KEYTAB, JAAS)
+# As the principal of a service: that of any key in the keytab, as with Java.
+ANY_PRINCIPAL: Final = "*"
 _OPTION: Final = "keyTab"
 
 

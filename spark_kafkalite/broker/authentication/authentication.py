@@ -28,6 +28,7 @@ from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.session import Session
+from spark_kafkalite.broker.settings.sasl_settings import GSSAPI
 from spark_kafkalite.errors import (
     IllegalSaslState,
     InnerWireUnsupported,
@@ -58,6 +59,7 @@ _BROKERS_REMEDY: Final = "all brokers of a cluster need the same secret (inter.b
 _CLIENTS_REMEDY: Final = "check the client's user name and password; kafkalite users list shows the users of SCRAM"
 _REMEDIES: Final = {
     PLAIN: "check the client's user name and password; the users of PLAIN are in sasl.jaas.config",
+    GSSAPI: "check the client's ticket and principal, and the keytab and rules of this broker",
     OAUTHBEARER: "check the client's token, and sasl.oauthbearer.* of this broker",
 }
 
@@ -99,16 +101,18 @@ class Authentication:
         delays: FailureDelays,
         timeout_s: float,
         token_keys: Mapping[KeySource, TokenKeys] = MappingProxyType({}),
+        gssapi_servers: Mapping[str, Callable[[], SaslServer]] = MappingProxyType({}),
     ) -> None:
         """``listeners`` are those with SASL for clients, by name. ``timeout_s`` is how long an exchange may take,
         and how long the answer to a failure may be under way. ``token_keys`` has the keys of all listeners with
-        OAUTHBEARER."""
+        OAUTHBEARER. ``gssapi_servers`` makes an exchange of GSSAPI, by the name of the listener."""
         self._listeners = listeners
         self._inner_wire = inner_wire
         self._users = users
         self._delays = delays
         self._timeout_s = timeout_s
         self._token_keys = token_keys
+        self._gssapi_servers = gssapi_servers
         self._quiet = QuietLog(logger)
         # How many there were, by listener and by Kafka's name for the kind (:data:`LOGIN_KINDS`).
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -201,6 +205,8 @@ class Authentication:
             return secret.server()
         if mechanism == PLAIN:
             return PlainServer(of_clients.passwords)
+        if mechanism == GSSAPI:
+            return self._gssapi_servers[listener.name]()
         if mechanism == OAUTHBEARER:
             tokens = of_clients.tokens
             assert tokens is not None  # it is the listener's mechanism

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from spark_kafkalite.broker.network.listeners import LISTENER_PREFIX, Listener
+from spark_kafkalite.broker.settings.sasl_settings import GSSAPI
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.security.jaas import OAUTHBEARER_MODULE, JaasEntry, parse_jaas
+from spark_kafkalite.security.jaas import KERBEROS_MODULE, OAUTHBEARER_MODULE, JaasEntry, parse_jaas
+from spark_kafkalite.security.keytabs import ANY_PRINCIPAL, keytab_path
+from spark_kafkalite.security.local_names import SETTING as LOCAL_RULES
+from spark_kafkalite.security.local_names import LocalNames
 from spark_kafkalite.security.oauthbearer_server import OAUTHBEARER
 from spark_kafkalite.security.sasl_server import PLAIN, plain_passwords
 from spark_kafkalite.security.scram import SCRAM_HASHES
@@ -22,6 +26,7 @@ _ENABLED: Final = "sasl.enabled.mechanisms"
 _JAAS: Final = "sasl.jaas.config"
 _LIFETIME: Final = "connections.max.reauth.ms"
 _OAUTH: Final = "sasl.oauthbearer."
+_SERVICE: Final = "sasl.kerberos.service.name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,41 @@ class AcceptedTokens:
         return cls(rules, keys)
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptedTickets:
+    """For which service clients need a ticket, where its key is, and which users their principals are."""
+
+    principal: str
+    keytab: str
+    names: LocalNames
+
+    @classmethod
+    def of(cls, listener: Listener) -> AcceptedTickets:
+        """Return what is set for a listener with GSSAPI. Raises ConfigError."""
+        from spark_kafkalite.security.kerberos import libraries  # with libkrb5, for this mechanism only
+        from spark_kafkalite.security.kerberos_errors import default_realm
+        from spark_kafkalite.security.kerberos_settings import check_kerberos_text
+
+        libraries()
+        own = f"{LISTENER_PREFIX}{listener.name.lower()}.{GSSAPI.lower()}.{_JAAS}"
+        entry = _jaas_entry(listener, GSSAPI, KERBEROS_MODULE)
+        options = {} if entry is None else entry.options
+        keytab, principal = keytab_path(options.get("keyTab", "")), options.get("principal", "")
+        if not keytab or not principal or options.get("useKeyTab", "").lower() != "true":
+            missing = "is not set" if entry is None else "names no keytab and principal"
+            raise ConfigError(
+                f"{own} {missing}, and GSSAPI is one of {_ENABLED} of listener {listener.name}; set it to "
+                f'{KERBEROS_MODULE} required useKeyTab=true storeKey=true keyTab="FILE" principal="kafka/HOST@REALM";'
+            )
+        check_kerberos_text("principal", principal)
+        check_kerberos_text("keytab", keytab)
+        service = listener.setting(_SERVICE, GSSAPI)
+        if service and principal != ANY_PRINCIPAL and service != principal.partition("@")[0].partition("/")[0]:
+            raise ConfigError(f"{_SERVICE}={service} and principal={principal} in {own} contradict each other")
+        realm = default_realm() or principal.rpartition("@")[2]
+        return cls(principal, keytab, LocalNames(listener.setting(LOCAL_RULES, GSSAPI), realm))
+
+
 _OF_TOKENS: Final = (
     "jwks.endpoint.url",
     "jwks.endpoint.refresh.ms",
@@ -98,6 +138,8 @@ class SaslListener:
     passwords: Mapping[str, bytes]
     # None without OAUTHBEARER.
     tokens: AcceptedTokens | None = None
+    # None without GSSAPI.
+    tickets: AcceptedTickets | None = None
     # Settings of the listener that change nothing here.
     without_effect: tuple[str, ...] = ()
 
@@ -126,9 +168,10 @@ class SaslListener:
             passwords = plain_passwords(jaas, setting)
         lifetimes_ms = {mechanism: int(listener.setting(_LIFETIME, mechanism) or 0) for mechanism in mechanisms}
         tokens = AcceptedTokens.of(listener) if OAUTHBEARER in mechanisms else None
+        tickets = AcceptedTickets.of(listener) if GSSAPI in mechanisms else None
         scram = (f"{own}{mechanism.lower()}.{_JAAS}" for mechanism in SCRAM_HASHES)
         without_effect = tuple(name for name in scram if name in listener.settings)
-        return cls(mechanisms, lifetimes_ms, passwords, tokens, without_effect)
+        return cls(mechanisms, lifetimes_ms, passwords, tokens, tickets, without_effect)
 
     def warnings(self, name: str, *, has_scram_users: bool, remedy: str) -> list[str]:
         """Return what an operator should know at the start; ``name`` is the listener's, ``remedy`` adds a user."""
@@ -137,7 +180,7 @@ class SaslListener:
             "to each other by the cluster secret"
             for each in self.without_effect
         ]
-        if not self.passwords and self.tokens is None and not has_scram_users:
+        if not self.passwords and self.tokens is None and self.tickets is None and not has_scram_users:
             found.append(
                 f"no client can authenticate on listener {name}: there is no user of {', '.join(self.mechanisms)}; add "
                 f"the first one: {remedy}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from spark_kafkalite.security.local_names import SETTING as LOCAL_RULES
 from spark_kafkalite.security.oauthbearer_server import OAUTHBEARER
 from spark_kafkalite.security.sasl_server import PLAIN
 from spark_kafkalite.security.scram import SCRAM_HASHES
 from spark_kafkalite.settings import Setting
 
-MECHANISMS: Final = (PLAIN, *SCRAM_HASHES, OAUTHBEARER)
+GSSAPI: Final = "GSSAPI"
+MECHANISMS: Final = (PLAIN, *SCRAM_HASHES, OAUTHBEARER, GSSAPI)
 _OAUTH: Final = "org.apache.kafka.common.security.oauthbearer."
 
 # Those that may be given for one listener, and for one mechanism of it.
@@ -29,7 +31,9 @@ SASL_LISTENER_SETTINGS: Final = (
         "The users of PLAIN and their passwords, as listener.name.LISTENER.plain.sasl.jaas.config="
         'org.apache.kafka.common.security.plain.PlainLoginModule required user_NAME="PASSWORD" ...; The users of SCRAM '
         "are in the registry (kafkalite users). For OAUTHBEARER: OAuthBearerLoginModule, whose options "
-        "ssl.truststore.* are for the URL of the keys; without them the authorities of the system count.",
+        "ssl.truststore.* are for the URL of the keys; without them the authorities of the system count. For GSSAPI: "
+        'com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true keyTab="FILE" '
+        'principal="kafka/HOST@REALM"; names its key.',
     ),
     Setting(
         "connections.max.reauth.ms",
@@ -39,6 +43,21 @@ SASL_LISTENER_SETTINGS: Final = (
         "request. So a deleted user, or one with a new password, is served no longer. 0: a connection lasts.",
         unit="ms",
         minimum=0,
+    ),
+    Setting(
+        "sasl.kerberos.service.name",
+        "string",
+        None,
+        "GSSAPI: the service in the broker's principal, SERVICE/HOST@REALM, which clients must ask for. It may be left "
+        "out; another one than in the principal is an error.",
+    ),
+    Setting(
+        LOCAL_RULES,
+        "string",
+        "DEFAULT",
+        "GSSAPI: how the principal of a client becomes a user: DEFAULT, and Kafka's rules RULE:[N:FORMAT], (MATCH), "
+        "s/PATTERN/REPLACEMENT/g, L or U; the first one that fits counts. DEFAULT: the first part of a principal of the "
+        "default realm. A client without a rule that fits is refused.",
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.url",

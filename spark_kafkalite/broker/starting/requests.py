@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from spark_kafkalite.broker.authentication.authentication import Authentication
 from spark_kafkalite.broker.authentication.ended_sessions import EndedSessions
 from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
+from spark_kafkalite.broker.authentication.gssapi_servers import gssapi_servers
 from spark_kafkalite.broker.authorization.acl_changes import AclChanges
 from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.coordinators import Coordinators
@@ -192,6 +193,7 @@ def _make_authentication(given: Given, ground: Ground, storage: Storage, registr
         FailureDelays(config["connection.failed.authentication.delay.ms"] / 1000, ground.loop.time),
         config["request.read.timeout.ms"] / 1000,
         _token_keys(given, ground, storage),
+        gssapi_servers(listeners, storage.io),
     )
 
 

@@ -126,3 +126,10 @@ def test_the_libraries_for_tokens_are_missing(missing: str, monkeypatch: pytest.
     ) as wrong:
         config(**TOKENS)
     assert "\n" not in str(wrong.value)
+
+
+def test_the_libraries_for_kerberos_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    with pytest.raises(ConfigError, match=r"SASL GSSAPI needs python-gssapi and krb5.*: pip install 'gssapi") as wrong:
+        config(**{"sasl.enabled.mechanisms": "GSSAPI"})
+    assert "\n" not in str(wrong.value)

@@ -13,6 +13,7 @@ from typing import Any
 
 from spark_kafkalite.broker.authentication.authentication import Authentication
 from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
+from spark_kafkalite.broker.authentication.gssapi_servers import gssapi_servers
 from spark_kafkalite.broker.authentication.token_keys import TokenKeys
 from spark_kafkalite.broker.network.acceptor import Acceptor
 from spark_kafkalite.broker.network.inner_wire import InnerWire
@@ -87,6 +88,7 @@ class Door:
             FailureDelays(config.current["connection.failed.authentication.delay.ms"] / 1000, self.loop.time),
             config.current["request.read.timeout.ms"] / 1000,
             self.token_keys,
+            gssapi_servers(config.current.sasl_listeners, self._io),
         )
         self.context: Any = SimpleNamespace(
             loop=self.loop,
