@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -39,6 +40,8 @@ MAX_FRAME_BYTES: Final = 1024 * 1024
 MAX_DATA_BYTES: Final = MAX_FRAME_BYTES - 1024
 # Operations in one multi: keeps it below MAX_DATA_BYTES with partition states of a few hundred bytes.
 MAX_MULTI_OPERATIONS: Final = 1000
+# Control, private-use and surrogate characters, and what a server sees as surrogates.
+_ILLEGAL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 class NodeError(RegistryError):
@@ -423,7 +426,7 @@ def check_path(path: str) -> None:
         problem = "must not end with '/'"
     elif any(part in ("", ".", "..") for part in path[1:].split("/")):
         problem = "has an empty or relative part"
-    elif any(_illegal(character) for character in path):
+    elif _ILLEGAL.search(path):
         problem = "has a control or private-use character"
     if problem:
         raise BadArguments(f"registry path {path!r} {problem}", path)
@@ -446,15 +449,6 @@ def check_multi(operations: Sequence[Step]) -> None:
     )
     if size > MAX_FRAME_BYTES - 1024:
         raise BadArguments(f"a multi of {size} bytes of paths and data; {MAX_FRAME_BYTES - 1024} are the most", "/")
-
-
-def _illegal(character: str) -> bool:
-    return (
-        character <= "\x1f"
-        or "\x7f" <= character <= "\x9f"
-        or "\ud800" <= character <= "\uf8ff"
-        or character >= "\ufff0"
-    )
 
 
 def parent_of(path: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from kazoo.protocol.connection import ConnectionHandler
 
 from spark_kafkalite.processes.free_ports import free_ports
-from spark_kafkalite.registry.store import ConnectionLoss
+from spark_kafkalite.registry.store import BadArguments, ConnectionLoss, check_path
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.registry.zookeeper_client import Client
 
@@ -39,3 +39,16 @@ def test_a_new_session_is_waited_for_where_the_registry_is_slow(monkeypatch: pyt
     client._session_id = 7
     client._connection._invoke(8.0, None)
     assert waited[3:] == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [("\x00", "\x1f"), ("\x7f", "\x9f"), ("\ud800", "\uf8ff"), ("\ufff0", "\U0010ffff")]
+)
+def test_a_path_has_no_character_that_a_server_refuses(first: str, last: str) -> None:
+    """Source: org.apache.zookeeper.common.PathUtils.validatePath, which sees a character above U+FFFF as surrogates."""
+    for refused in (first, last):
+        with pytest.raises(BadArguments, match="has a control or private-use character"):
+            check_path(f"/a/b{refused}c")
+    for neighbour in (ord(first) - 1, ord(last) + 1):
+        if 0 <= neighbour <= 0x10FFFF:
+            check_path(f"/a/b{chr(neighbour)}c")
