@@ -52,9 +52,6 @@ CompareReplicas is not an API of Kafka: only the brokers of a cluster use it, be
 """
 
 _PROTOCOL_REST = """
-The topic settings `leader.replication.throttled.replicas` and `follower.replication.throttled.replicas` take no value
-(INVALID_CONFIG): replication is not throttled.
-
 ## Rights
 
 With `authorizer.class.name` a client needs these rights ([security.md](security.md#what-users-may-do-acls)). The broker

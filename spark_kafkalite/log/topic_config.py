@@ -94,7 +94,8 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "follower.replication.throttled.replicas", "list", (),
-            "Replicas (partition:broker, or *) whose copying from the leader is throttled. Not built: takes no value.",
+            "Replicas (partition:broker, or *) whose copying from the leader is bounded by the broker's "
+            "follower.replication.throttled.rate, as long as they are not in sync.",
             form=_THROTTLED_REPLICAS,
         ),
         Setting(
@@ -103,7 +104,8 @@ TOPIC_SETTINGS = SettingGroup(
         ),
         Setting(
             "leader.replication.throttled.replicas", "list", (),
-            "Replicas (partition:broker, or *) whose reading by followers is throttled. Not built: takes no value.",
+            "Replicas (partition:broker, or *) from which followers that are not in sync copy only as fast as the "
+            "leading broker's leader.replication.throttled.rate allows.",
             form=_THROTTLED_REPLICAS,
         ),
         Setting(
@@ -311,7 +313,9 @@ class TopicConfig:
     flush_before_ack: bool
     flush_messages: int
     flush_ms: int
+    follower_replication_throttled_replicas: tuple[str, ...]
     index_interval_bytes: int
+    leader_replication_throttled_replicas: tuple[str, ...]
     max_compaction_lag_ms: int
     max_message_bytes: int
     message_timestamp_after_max_ms: int
@@ -348,13 +352,6 @@ class TopicConfig:
                 "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log "
                 "storage.",
             )
-        for name in ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"):
-            if values[name]:
-                raise ConfigError(
-                    f"{name}={','.join(values[name])}: throttling of replication is not supported; leave it out",
-                    f"Invalid value {','.join(values[name])} for configuration {name}: Throttling of replication is "
-                    "not supported by this broker.",
-                )
         if values["min.compaction.lag.ms"] > values["max.compaction.lag.ms"]:
             shortest, longest = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
             raise ConfigError(

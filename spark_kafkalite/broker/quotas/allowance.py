@@ -49,10 +49,12 @@ class Allowance:
     ``throttled_s`` for how long.
     """
 
-    __slots__ = ("_at_s", "_bound", "_left", "_windows", "throttled", "throttled_s", "used")
+    __slots__ = ("_at_s", "_bound", "_left", "_most_owed_s", "_windows", "throttled", "throttled_s", "used")
 
-    def __init__(self, bound: float, windows: Windows, now_s: float) -> None:
+    def __init__(self, bound: float, windows: Windows, now_s: float, most_owed_s: float = _MOST_OWED_S) -> None:
+        """``most_owed_s``: what takes longer to pay back is forgotten."""
         self._windows = windows
+        self._most_owed_s = most_owed_s
         self._bound = max(bound, _LEAST_BOUND)
         self._left = self._bound * windows.size_s
         self._at_s = now_s
@@ -73,14 +75,14 @@ class Allowance:
 
     def _grow(self, now_s: float) -> None:
         grown = self._left + self._bound * (now_s - self._at_s)
-        self._left = max(min(grown, self._bound * self._windows.saved_s), -self._bound * _MOST_OWED_S)
+        self._left = max(min(grown, self._bound * self._windows.saved_s), -self._bound * self._most_owed_s)
         self._at_s = now_s
 
     def charge(self, amount: float, now_s: float) -> float:
         """Take ``amount`` units that were used; return as :meth:`owed_s`."""
         self._grow(now_s)
         self.used += amount
-        self._left = max(self._left - amount, -self._bound * _MOST_OWED_S)
+        self._left = max(self._left - amount, -self._bound * self._most_owed_s)
         return self._owed_s
 
     def throttle(self, seconds: float) -> None:

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from spark_kafkalite.broker.quotas.replication_throttle import is_listed
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves, NextLeader
@@ -66,6 +67,7 @@ class FollowerServices(Protocol):
     follower_backoff_s: float
     is_member: Callable[[TopicPartition], bool]
     joins_flushed: Callable[[TopicPartition], bool]
+    broker_id: int
 
 
 class NoLeader:
@@ -107,6 +109,7 @@ class Follower:
         "_bounds",
         "_damaged_ranges",
         "_flusher",
+        "_is_listed",
         "_on_log_start",
         "_on_refused",
         "_on_settled",
@@ -158,6 +161,25 @@ class Follower:
         self._damaged_ranges: Ranges = ()
         # Whether nothing is asked until the log is flushed.
         self._awaits_flush = False
+        # Whether the topic names this replica among those that are throttled.
+        self._is_listed = False
+        self.obey()
+
+    def obey(self) -> None:
+        """Apply the settings that the log has now."""
+        listed = self.log.config.follower_replication_throttled_replicas
+        self._is_listed = is_listed(listed, self.topic_partition.partition, self._services.broker_id)
+        self.on_ready()
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether what this replica copies is bounded by the broker's throttle: not while it is in sync."""
+        return self._is_listed and not self._services.is_member(self.topic_partition)
+
+    def state_changed(self) -> None:
+        """Ask again after a change of the registry's state: a member of the ISR is not throttled."""
+        if self._is_listed:
+            self.on_ready()
 
     def refusal(self) -> NotLeaderOrFollower:
         """Return what requests are answered with, also those that had waited for a leader which this has followed."""

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from spark_kafkalite.broker.metrics.counters import LogMeters
+from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle, is_listed
 from spark_kafkalite.broker.replication.append_queue import (
     Appender,
     AppendQueue,
@@ -81,6 +82,7 @@ class LeaderServices(Protocol):
     high_watermark_requires_min_insync: bool
     on_follower_log_start: Callable[[], None]
     on_lacking: Callable[[TopicPartition], None]
+    leader_throttle: ReplicationThrottle
 
 
 class Leader(Appender):
@@ -110,6 +112,7 @@ class Leader(Appender):
         "epoch",
         "followers",
         "in_sync",
+        "is_throttled",
         "log",
         "moves",
         "refusals",
@@ -161,6 +164,8 @@ class Leader(Appender):
         self._isr_is_enough = False
         self._may_commit = False
         self._commits_at_append = False
+        # Whether the topic names this replica among those from which copies are throttled.
+        self.is_throttled = False
         self.obey()
 
     # State ----------------------------------------------------------------------------------------------------------
@@ -180,6 +185,11 @@ class Leader(Appender):
             max_decompressed_bytes=self._services.max_decompressed_bytes,
         )
         self._recompression = recompression_of(config)
+        listed = config.leader_replication_throttled_replicas
+        was_throttled = self.is_throttled
+        self.is_throttled = is_listed(listed, self.topic_partition.partition, self._services.broker_id)
+        if was_throttled and not self.is_throttled:
+            self.followers.wake()
         self._count_in_sync()
 
     def take_state(self, state: PartitionState) -> None:
@@ -207,6 +217,9 @@ class Leader(Appender):
         """Commit what may be committed, after the ISR has changed."""
         self._may_commit = self.in_sync.may_commit
         self._commit_counted()
+        if self.is_throttled:
+            # One that has joined is throttled no longer, and producers wait for it.
+            self.followers.wake()
         if self._confirmation is not None:
             self._confirmation.look()
 
@@ -305,6 +318,10 @@ class Leader(Appender):
             self.log.local.known_damage.reported()
         if self._confirmation is not None:
             self._confirmation.look()
+
+    def throttle_of(self, replica_id: int) -> ReplicationThrottle | None:
+        """Return what bounds the copying of a follower; None where nothing does, or commits wait for it."""
+        return self._services.leader_throttle if self.is_throttled and not self.in_sync.counts(replica_id) else None
 
     def confirm(self, on_answer: OnAnswer) -> Question:
         """Ask the followers whether this leader still leads; see ``leadership_confirmation``."""

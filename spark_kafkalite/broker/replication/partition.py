@@ -22,6 +22,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from spark_kafkalite.broker.metrics.counters import LogMeters
+from spark_kafkalite.broker.quotas.allowance import Windows
+from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.follower import Follower, NoLeader
@@ -55,10 +57,12 @@ class PartitionServices:
         "clock",
         "high_watermark_requires_min_insync",
         "follower_backoff_s",
+        "follower_throttle",
         "io",
         "is_member",
         "isr_changes",
         "joins_flushed",
+        "leader_throttle",
         "live_brokers",
         "max_decompressed_bytes",
         "meters",
@@ -88,6 +92,7 @@ class PartitionServices:
         max_decompressed_bytes: int,
         on_storage_failure: Callable[[Partition, BaseException], None] = lambda partition, error: None,
         meters: LogMeters | None = None,
+        throttle_windows: Windows | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.clock = clock
@@ -135,6 +140,9 @@ class PartitionServices:
         self.on_follower_log_start: Callable[[], None] = lambda: None
         # replica.fetch.backoff.ms
         self.follower_backoff_s = 1.0
+        # What followers may copy from this broker in a second, and this broker as a follower.
+        self.leader_throttle = ReplicationThrottle(purgatory.now_s, throttle_windows)
+        self.follower_throttle = ReplicationThrottle(purgatory.now_s, throttle_windows)
 
 
 def _done(_: object) -> None: ...
@@ -206,8 +214,8 @@ class Partition:
         bounds = self.bounds
         bounds.obey(config, self.log.recovery_point)
         self._flusher.config_changed(bounds.acknowledges_flushed or bounds.shows_flushed)
-        if self.leader is not None:
-            self.leader.obey()
+        if isinstance(self.role, Leader | Follower):
+            self.role.obey()
 
     # Role -----------------------------------------------------------------------------------------------------------
 
@@ -284,6 +292,7 @@ class Partition:
         self.log.local.known_damage.is_kept = True
         role = self.role
         if isinstance(role, Follower) and (role.leader_id, role.epoch) == (leader_id, leader_epoch):
+            role.state_changed()
             return
         if leader_id < 0:
             if isinstance(role, NoLeader) and role.awaits_leader:

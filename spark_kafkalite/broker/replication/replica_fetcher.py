@@ -12,7 +12,8 @@ they lie in the connection's buffer; the next request leaves when all of it is d
 Whatever fails is tried again, sooner at first and later every ``replica.fetch.backoff.ms`` (KAFKA-7414): the
 connection, with a session of its own; the session, when the leader does not know it any more; each partition by itself.
 For an answer that is too large for the memory there is it asks for less, and leaves a partition out for a while whose
-next batch alone is too large (``SmallerFetches``), so that the others go on.
+next batch alone is too large (``SmallerFetches``), so that the others go on. Likewise it leaves throttled partitions
+out while they exceed their rate (``ThrottledFetches``).
 
 Everything here happens in the loop.
 """
@@ -25,9 +26,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.rules.following import Asked
 from spark_kafkalite.broker.replication.smaller_fetches import SmallerFetches
+from spark_kafkalite.broker.replication.throttled_fetches import ThrottledFetches
 from spark_kafkalite.errors import InnerWireUnsupported, KafkaliteError, NoMemoryForAnswer
 from spark_kafkalite.model import Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
@@ -126,8 +129,9 @@ class LeaderFetcher:
         broker: Callable[[int], BrokerInfo | None],
         connect: Connect,
         settings: FetchSettings,
+        throttle: ReplicationThrottle,
     ) -> None:
-        """``broker`` gives the registration of a broker, None when it has none."""
+        """``broker`` gives the registration of a broker, None when it has none; ``throttle`` is that of all leaders."""
         self._loop = loop
         self._slices = slices
         self.leader_id = leader_id
@@ -150,6 +154,8 @@ class LeaderFetcher:
         # The last request of the session before.
         self._void_until = 0
         self._smaller = SmallerFetches(loop.time)
+        self._throttled = ThrottledFetches(throttle, settings.partition_max_bytes)
+        self._throttle_timer: asyncio.TimerHandle | None = None
         self._is_working = False
         self._is_scheduled = False
         self._failures = 0
@@ -172,6 +178,7 @@ class LeaderFetcher:
             return
         followed.follower.on_ready = _nothing
         self._damaged.pop(key, None)
+        self._throttled.drop(key)
         if followed.timer is not None:
             followed.timer.cancel()
         if followed.asked is not None:
@@ -198,6 +205,8 @@ class LeaderFetcher:
                 followed.timer.cancel()
         self._followed.clear()
         self._disconnect()
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
 
     # Connection -----------------------------------------------------------------------------------------------------
 
@@ -293,6 +302,7 @@ class LeaderFetcher:
         if self._unanswered and not (self._session_id and self._has_more_to_ask()):
             return
         now_s = self._loop.time()
+        self._look_at_throttled()
         is_first = not self._session_id
         number = self._request_count + 1
         named: list[Key] = []
@@ -310,10 +320,14 @@ class LeaderFetcher:
                 continue
             del self._changed[key]
             followed = self._followed[key]
-            asked = None if self._smaller.leaves_out(key) else followed.follower.ask(now_s)
+            is_left_out = self._smaller.leaves_out(key) or self._is_held(key, followed.follower)
+            asked = None if is_left_out else followed.follower.ask(now_s)
             if followed.follower.damage_stage:
                 self._damaged[key] = followed.follower
             if asked is None:
+                if not is_left_out:
+                    # It is somebody else's turn until it can be asked again.
+                    self._throttled.drop(key)
                 self._wait_for(key, followed, now_s)
                 if followed.asked is not None:
                     forgotten.add(key)
@@ -322,6 +336,7 @@ class LeaderFetcher:
                 named.append(key)
                 followed.say(asked, number)
                 asked_by_topic.setdefault(key[0], []).append(self._fetch_partition(key[1], asked, followed.follower))
+        self._wait_for_throttle()
         if is_first and not named:
             return
         self._request_count = number
@@ -350,22 +365,58 @@ class LeaderFetcher:
         now_s = self._loop.time()
         for key in list(self._changed):
             followed = self._followed.get(key)
-            is_left_out = followed is None or self._smaller.leaves_out(key)
-            asked = None if followed is None or is_left_out else followed.follower.ask(now_s)
-            if followed is not None and asked is not None and asked != followed.asked:
+            if followed is None or self._smaller.leaves_out(key):
+                continue
+            if followed.follower.is_throttled and self._throttled.holds(key):
+                continue
+            asked = followed.follower.ask(now_s)
+            if asked is not None and asked != followed.asked:
                 return True
         return False
 
     def _fetch_partition(self, number: int, asked: Asked, follower: Follower) -> FetchPartition:
+        most = self._throttled.fetch_bytes if follower.is_throttled else self._settings.partition_max_bytes
         return FetchPartition(
             number,
             asked.fetch_offset,
-            self._smaller.of(self._settings.partition_max_bytes),
+            self._smaller.of(most),
             follower.epoch,
             asked.last_fetched_epoch,
             asked.log_start_offset,
             asked.high_watermark,
         )
+
+    # Throttle -------------------------------------------------------------------------------------------------------
+
+    def _is_held(self, key: Key, follower: Follower) -> bool:
+        """Whether the throttle keeps a partition from being asked for."""
+        if follower.is_throttled:
+            return not self._throttled.ask(key)
+        self._throttled.drop(key)
+        return False
+
+    def _look_at_throttled(self) -> None:
+        """Have the session follow the throttle: some partitions are to be asked for now, or not any more."""
+        if self._throttled:
+            self._changed.update(dict.fromkeys(self._throttled.due()))
+
+    def _wait_for_throttle(self) -> None:
+        """Go on with the throttled partitions when nothing is owed any more."""
+        wait_s = self._throttled.owed_s if self._throttled and self._throttle_timer is None else 0
+        if wait_s > 0:
+            self._throttle_timer = self._loop.call_later(wait_s + _TIMER_SLACK_S, self._throttle_is_over)
+
+    def _throttle_is_over(self) -> None:
+        self._throttle_timer = None
+        self._look_at_throttled()
+        self._send_soon()
+
+    def throttle_changed(self) -> None:
+        """Obey another rate."""
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
+        self._changed.update(dict.fromkeys(self._throttled.everything))
+        self._throttle_is_over()
 
     def _wait_for(self, key: Key, followed: _Followed, now_s: float) -> None:
         """Ask again when the wait after an error is over; everything else calls when it is ready."""
@@ -456,10 +507,14 @@ class LeaderFetcher:
                     if self._followed.get(key) is followed:
                         self._changed[key] = None
                 records = fetched.records
+                if self._throttled and isinstance(records, memoryview):
+                    self._throttled.took(key, len(records))
                 since += 1 + (len(records) >> 16 if isinstance(records, memoryview) else 0)
                 if since >= _TAKEN_AT_ONCE:
                     since = 0
                     yield None
+        if self._throttled and (turned := self._throttled.answered(self._loop.time())) is not None:
+            self._changed[turned] = None
         for key in silent:
             followed = self._followed.get(key)
             asked = followed.asked_by(request.number) if followed is not None else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.isr_changes import IsrChanges, IsrWrites
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
@@ -54,6 +55,11 @@ class ReplicaFetchers:
             if fetcher is not None:
                 fetcher.leader_changed()
 
+    def throttle_changed(self) -> None:
+        """Obey another rate of the throttle."""
+        for fetcher in self._fetchers.values():
+            fetcher.throttle_changed()
+
     def close(self) -> None:
         """End: nothing is copied any more."""
         self._closed = True
@@ -74,9 +80,10 @@ class Replication:
         replicas: Replicas,
         connect: Connect,
         store: Callable[[], Store],
+        throttle: ReplicationThrottle,
     ) -> None:
         """``connect`` opens a connection to a leader; ``store`` gives the present session with the registry, or raises
-        SessionExpired."""
+        SessionExpired. ``throttle`` bounds what this broker copies as a follower."""
         self._view = view
         settings = FetchSettings(
             config.broker_id,
@@ -89,9 +96,16 @@ class Replication:
         )
         self._fetchers = ReplicaFetchers(
             lambda leader_id: LeaderFetcher(
-                loop, slices, leader_id, lambda broker_id: view.state.brokers.get(broker_id), connect, settings
+                loop,
+                slices,
+                leader_id,
+                lambda broker_id: view.state.brokers.get(broker_id),
+                connect,
+                settings,
+                throttle,
             )
         )
+        throttle.on_change = self._fetchers.throttle_changed
         lag_max_s = config["replica.lag.time.max.ms"] / 1000
         self._changes = IsrChanges(loop, slices, view, replicas, config.broker_id, store, lag_max_s)
         self._keeps_eligible = config["high.watermark.requires.min.insync"]

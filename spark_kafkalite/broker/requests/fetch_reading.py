@@ -4,6 +4,9 @@ Partitions are read in the order of the request, or of their session's list, wit
 one's own limit; both are soft for the first partition that has anything. That one gives at least one batch, however
 large. A slice's end is fixed when it is read and lies at a batch's end below what the reader may see.
 
+A leader throttles followers that are not in sync (KIP-73). While its throttle owes something, their partitions have no
+records, and their session holds them until it allows more; the other partitions go on.
+
 Nothing here waits for the disk: indexes and headers that are not in the page cache are read by a thread, and then the
 reading begins again.
 
@@ -20,6 +23,7 @@ from typing import NamedTuple
 from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.authorization.authorizer import SessionRights
 from spark_kafkalite.broker.context import BrokerContext
+from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.reader import FOLLOWER, Reader
@@ -243,6 +247,8 @@ class Reading:
         "_patience",
         "_replicas",
         "_rights",
+        "_throttle",
+        "_throttled_bytes",
         "_unread",
         "hints",
         "is_enough",
@@ -270,6 +276,9 @@ class Reading:
         self._found: list[tuple[SessionPartition, FetchedPartition]] = []
         self._unread: list[SessionPartition] = []
         self.size_bytes = 0
+        # What bounds the copying of replicas that are not in sync, once it has, and what this copies of them.
+        self._throttle: ReplicationThrottle | None = None
+        self._throttled_bytes = 0
         self.is_enough = False
         # Whether the answer takes more than a millisecond or two to pack.
         self.is_long = False
@@ -286,6 +295,7 @@ class Reading:
         session = self._fetching.session
         with self._patience:
             if session is not None:
+                session.release_held()
                 self._read_news(session, session.take_news())
             else:
                 for topic, asked in self._fetching.request.topics:
@@ -299,6 +309,7 @@ class Reading:
         self.is_long = self._fetching.is_long
         session = self._fetching.session
         if session is not None:
+            session.release_held()
             news = session.take_news()
             for first in range(0, len(news), _READ_AT_ONCE):
                 if first:
@@ -338,6 +349,8 @@ class Reading:
     def answered(self) -> None:
         """Advance the session: its reader receives this."""
         session = self._fetching.session
+        if self._throttle is not None:
+            self._throttle.charge(self._throttled_bytes)
         if session is None:
             return
         session.answers_at(self._fetching.context.purgatory.now_s())
@@ -458,10 +471,20 @@ class Reading:
                 incarnation = Incarnation(self._fetching.request.replica_epoch)
                 leader.check_divergence(replica_id, incarnation, asked.high_watermark, diverging)
         records: FileRange | bytes = b""
+        throttle = leader.throttle_of(replica_id) if leader.is_throttled and reader is FOLLOWER else None
+        if throttle is not None and starts_inside and throttle.owed_s() > 0:
+            # What it has may make the follower one for which commits wait.
+            self._fetching.acknowledge(leader, topic, asked, in_session)
+            throttle = leader.throttle_of(replica_id)
         if diverging is not None:
             self.is_enough = True
+        elif throttle is not None and starts_inside and throttle.owed_s() > 0:
+            if in_session is not None and asked.fetch_offset < leader.end_offset_for(reader):
+                in_session.session.hold(in_session, throttle)
         else:
             limit = min(asked.partition_max_bytes, self._left_bytes)
+            if throttle is not None:
+                limit = throttle.room(limit + self._throttled_bytes) - self._throttled_bytes
             at_least_one = self.size_bytes == 0
             try:
                 found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, reader=reader)
@@ -474,6 +497,9 @@ class Reading:
                 self._fetching.acknowledge(leader, topic, asked, in_session)
             if found is not None:
                 records = self._taken(leader, found)
+                if throttle is not None:
+                    self._throttle = throttle
+                    self._throttled_bytes += found.length
             else:
                 if limit <= 0:
                     self.is_enough = True

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, Protocol
 
+from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.reader import Reader
@@ -155,6 +156,8 @@ class FetchSession:
         "counted",
         "epoch",
         "heard_s",
+        "held",
+        "held_by",
         "is_by_id",
         "is_closed",
         "is_new",
@@ -183,6 +186,9 @@ class FetchSession:
         self.partitions: dict[tuple[Topic, int], SessionPartition] = {}
         # What the next reading looks at, in this order.
         self.news: dict[SessionPartition, None] = {}
+        # What a throttle keeps from being read, and which.
+        self.held: dict[SessionPartition, None] = {}
+        self.held_by: ReplicationThrottle | None = None
         # Whether there is more to read somewhere than the last reading could know.
         self.is_woken = False
         # Until its first answer, which names all partitions, news or not.
@@ -210,7 +216,24 @@ class FetchSession:
         partition = self.partitions.pop((topic, number), None)
         if partition is not None:
             self.news.pop(partition, None)
+            self.held.pop(partition, None)
             partition.unwatch()
+
+    def hold(self, partition: SessionPartition, throttle: ReplicationThrottle) -> None:
+        """Read a partition again when a throttle allows it, or there is other news of it."""
+        self.held[partition] = None
+        self.held_by = throttle
+
+    @property
+    def held_s(self) -> float | None:
+        """For how many seconds a throttle keeps partitions from being read; None where it holds none."""
+        return self.held_by.owed_s() if self.held_by is not None and self.held else None
+
+    def release_held(self) -> None:
+        """Have the next reading cover what a throttle has held, if that allows it now."""
+        if self.held and self.held_s == 0:
+            held, self.held = self.held, {}
+            self.news.update(held)
 
     def read_as(self, reader: Reader) -> Work[None]:
         """Read everything again for a reader of another kind, which sees another end and waits for it."""
@@ -405,3 +428,4 @@ class FetchSessions:
             partition.unwatch()
         session.partitions = {}
         session.news = {}
+        session.held = {}

@@ -32,13 +32,6 @@ ConfigListener = Callable[[BrokerConfig, BrokerConfig], None]
 ConfigCheck = Callable[[BrokerConfig], None]
 
 _FINER = {synonym.name: synonyms[0].name for synonyms in BROKER_SYNONYMS.values() for synonym in synonyms[1:]}
-_THROTTLE_RATES = frozenset(
-    {
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +143,6 @@ class DynamicConfig:
         changed = list(changed)
         fixed = [name for name in changed if name in BROKER_SETTINGS and not is_dynamic(name)]
         for name in changed:
-            if name in _THROTTLE_RATES and name not in settings:
-                # Kafka's tool for reassignments deletes them after each one, wherever they are not set, too.
-                continue
             problem = _not_dynamic(name)
             if problem is not None:
                 # Of an unknown one Kafka says nothing: it keeps it, for plug-ins.
@@ -193,8 +183,6 @@ def is_dynamic(name: str) -> bool:
 
 def _not_dynamic(name: str) -> str | None:
     """Return why a setting cannot be changed in a running broker, None when it can."""
-    if name in _THROTTLE_RATES:
-        return f"{name}: throttling of replication is not supported by this broker"
     if name not in BROKER_SETTINGS:
         return f"unknown broker setting {name!r}{BROKER_SETTINGS.hint(name)}"
     if is_dynamic(name):

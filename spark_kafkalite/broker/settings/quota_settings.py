@@ -1,4 +1,4 @@
-"""Declares the settings of quotas, and of how many connections may be opened in a second."""
+"""Declares the settings of quotas, of throttled replication, and of how many connections may be opened in a second."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from spark_kafkalite.settings import Setting
 
 # Of the broker, and of each listener.
 CONNECTION_RATE: Final = "max.connection.creation.rate"
+
+LEADER_RATE: Final = "leader.replication.throttled.rate"
+FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
+LOG_DIRS_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 QUOTA_SETTINGS: Final = (
     Setting(
@@ -38,6 +42,55 @@ QUOTA_SETTINGS: Final = (
         "listener.name.NAME.max.connection.creation.rate.",
         unit="connections per second",
         minimum=1,
+        dynamic=True,
+    ),
+    Setting(
+        "replication.quota.window.num",
+        "int",
+        11,
+        "Windows of throttled replication that are remembered: what was copied beyond the rate is forgotten after so "
+        "many windows of replication.quota.window.size.seconds, so that a very low rate still lets something pass.",
+        minimum=1,
+        maximum=10_000,
+    ),
+    Setting(
+        "replication.quota.window.size.seconds",
+        "int",
+        1,
+        "Length of a window of throttled replication. A throttle lets the bytes of about one window pass at once.",
+        unit="seconds",
+        minimum=1,
+        maximum=3600,
+    ),
+    Setting(
+        LEADER_RATE,
+        "long",
+        2**63 - 1,
+        "What followers that are not in sync may copy from this broker in a second, of the replicas that topics name "
+        "in leader.replication.throttled.replicas. kafka-reassign-partitions and kafkalite cluster reassign set it "
+        "(--throttle), and remove it after the reassignment (--verify).",
+        unit="bytes per second",
+        minimum=0,
+        dynamic=True,
+    ),
+    Setting(
+        FOLLOWER_RATE,
+        "long",
+        2**63 - 1,
+        "What this broker may copy from leaders in a second, of the replicas that topics name in "
+        "follower.replication.throttled.replicas and that are not in sync.",
+        unit="bytes per second",
+        minimum=0,
+        dynamic=True,
+    ),
+    Setting(
+        LOG_DIRS_RATE,
+        "long",
+        2**63 - 1,
+        "Accepted, because Kafka's tools set and delete it. It has no effect: brokers move no logs between their log "
+        "directories.",
+        unit="bytes per second",
+        minimum=0,
         dynamic=True,
     ),
 )

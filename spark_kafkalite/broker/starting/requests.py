@@ -224,6 +224,7 @@ def start_replication(
         storage.replicas,
         ground.peers.connect,
         lambda: registry.membership.session.store,
+        storage.services.follower_throttle,
     )
     replication.start(storage.services, context.retention.follow_leader)
     given.undo.push_async_callback(replication.stop)

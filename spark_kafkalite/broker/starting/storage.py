@@ -10,11 +10,13 @@ from functools import partial
 
 from spark_kafkalite.broker.hung_disks import HungDisks
 from spark_kafkalite.broker.network.acceptor import Acceptor
+from spark_kafkalite.broker.quotas.allowance import Windows
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.unproven_logs import UnprovenLogs
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
 from spark_kafkalite.broker.settings.config import BrokerConfig
+from spark_kafkalite.broker.settings.quota_settings import FOLLOWER_RATE, LEADER_RATE
 from spark_kafkalite.broker.standalone.registry_evidence import RegistryEvidence
 from spark_kafkalite.broker.starting.ground import Given, Ground
 from spark_kafkalite.broker.waiting.purgatory import Purgatory
@@ -74,6 +76,9 @@ def lock_log_dirs(
         Purgatory(ground.loop),
         config["max.decompressed.batch.bytes"],
         meters=ground.meters,
+        throttle_windows=Windows(
+            config["replication.quota.window.num"], config["replication.quota.window.size.seconds"]
+        ),
     )
     replicas = Replicas(ground.loop, logs, services, ground.view, ground.topic_settings.config_of, ground.slices)
     ground.view.add_listener(replicas.cluster_changed)
@@ -154,6 +159,8 @@ def _settings_changed(storage: Storage, old: BrokerConfig, new: BrokerConfig) ->
     storage.logs.producer_limits.max_ids = new["max.producer.ids.per.partition"]
     storage.logs.producer_limits.expiration_ms = new["producer.id.expiration.ms"]
     storage.io.resize(new["num.io.threads"])
+    storage.services.leader_throttle.obey(new[LEADER_RATE])
+    storage.services.follower_throttle.obey(new[FOLLOWER_RATE])
     if old.topic_defaults != new.topic_defaults:
         storage.replicas.broker_config_changed()
 

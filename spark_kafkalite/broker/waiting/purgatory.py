@@ -47,7 +47,11 @@ class DelayedOperation:
         self.finished = False
 
     def wait_at_most(self, timeout_s: float, deadlines: Deadlines) -> None:
-        """Set the deadline, after which :meth:`expire` is called unless the operation is finished."""
+        """Set the deadline, after which :meth:`expire` is called unless the operation is finished.
+
+        A second deadline replaces the first."""
+        if self._deadline is not None:
+            self._deadline.pop(self, None)
         self._deadline = deadlines.add(self, min(max(timeout_s, 0.0), _LONGEST_WAIT_S))
 
     def try_complete(self) -> bool:

@@ -128,19 +128,7 @@ def test_the_four_operations(admin: Admin) -> None:
             40,
             "must be the literal '*' or a list of replicas",
         ),
-        (
-            (TOPIC, "refusing"),
-            [("leader.replication.throttled.replicas", SET, "0:1")],
-            40,
-            "Throttling of replication is not supported by this broker.",
-        ),
-        (
-            (TOPIC, "refusing"),
-            [("follower.replication.throttled.replicas", APPEND, "*")],
-            40,
-            "Throttling of replication is not supported by this broker.",
-        ),
-        ((BROKER, "1"), [("follower.replication.throttled.rate", SET, "1")], 42, "throttling of replication is not"),
+        ((BROKER, "1"), [("follower.replication.throttled.rate", SET, "-1")], 42, "must be at least 0"),
         (
             (TOPIC, "refusing"),
             [("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "8")],
@@ -205,14 +193,23 @@ def test_a_list_does_not_grow_beyond_what_can_be_described(broker: BrokerProcess
     assert (answer.error_code, "would have more than 32767 bytes" in answer.error_message) == (InvalidConfig.code, True)
 
 
-def test_what_throttles_nothing_can_be_deleted(broker: BrokerProcess, admin: Admin) -> None:
-    """As Kafka's tool does after each reassignment."""
+def test_throttles_are_set_and_deleted_twice(broker: BrokerProcess, admin: Admin) -> None:
+    """As Kafka's tool does around each reassignment, and without one."""
     topic = made(admin, "unthrottled")
-    changes = [resource(TOPIC, topic, [(f"{role}.replication.throttled.replicas", DELETE, None) for role in ROLES])]
-    changes.append(resource(BROKER, "1", [(f"{role}.replication.throttled.rate", DELETE, None) for role in ROLES]))
+    rates = [
+        *(f"{role}.replication.throttled.rate" for role in ROLES),
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    ]
+    lists = [f"{role}.replication.throttled.replicas" for role in ROLES]
     with RawClient(broker.bootstrap) as client:
-        answers = client.call(IncrementalAlterConfigsRequest(resources=changes), 1).responses
-    assert [each.error_code for each in answers] == [0, 0]
+        for operation, rate, replicas in ((SET, "100", "0:1,1:1"), (DELETE, None, None), (DELETE, None, None)):
+            changes = [resource(TOPIC, topic, [(name, operation, replicas) for name in lists])]
+            changes.append(resource(BROKER, "1", [(name, operation, rate) for name in rates]))
+            answers = client.call(IncrementalAlterConfigsRequest(resources=changes), 1).responses
+            assert [each.error_code for each in answers] == [0, 0]
+            found = admin.describe_configs(broker_id=1)
+            assert {found[name].value for name in rates} == {rate or str(2**63 - 1)}
+            assert {admin.describe_configs(topic=topic)[name].value for name in lists} == {replicas or ""}
 
 
 def test_a_policy_is_kept_once_and_no_keys_ask_for_all(broker: BrokerProcess, admin: Admin) -> None:

@@ -415,6 +415,10 @@ class InSyncReplicas:
         """Return the fetch sessions of all others whose log ends count; None for one that has not fetched yet."""
         return [follower.session for follower in self._counted]
 
+    def counts(self, broker: int) -> bool:
+        """Whether commits wait for a broker: it is in the maximal ISR, or the high watermark waits for it to join."""
+        return broker in self.state.isr or self._followers.get(broker) in self._counted
+
     @property
     def is_enough(self) -> bool:
         """Whether the confirmed ISR is as large as a commit takes (R16)."""

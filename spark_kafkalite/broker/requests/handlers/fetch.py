@@ -66,6 +66,8 @@ from spark_kafkalite.wire.packed import (
 
 _quiet = QuietLog(logging.getLogger(__name__))
 
+# For how long a fetch waits at least that a throttle holds.
+_LEAST_HELD_S = 0.01
 # Before it an answer has no error of its own.
 _SESSIONS_VERSION = 7
 
@@ -366,7 +368,7 @@ class DelayedFetch(WaitingFetch):
     the connection's end.
     """
 
-    __slots__ = ("_context", "_fetching", "_is_long", "_is_looking", "_leaders", "_look_again")
+    __slots__ = ("_context", "_fetching", "_is_held", "_is_long", "_is_looking", "_leaders", "_look_again")
 
     def __init__(self, fetching: Fetching) -> None:
         super().__init__(fetching.exchange.connection)
@@ -374,6 +376,8 @@ class DelayedFetch(WaitingFetch):
         self._context = fetching.context
         # Of a fetch without a session, whose partitions are watched by this alone.
         self._leaders: list[Leader] = []
+        # Whether it waits for a throttle.
+        self._is_held = False
         self._is_long = False
         self._is_looking = False
         self._look_again = False
@@ -410,6 +414,16 @@ class DelayedFetch(WaitingFetch):
 
     def _set_deadline(self) -> None:
         self.wait_at_most(self._fetching.request.max_wait_ms / 1000, self._context.purgatory.deadlines)
+        self._wait_for_throttle()
+
+    def _wait_for_throttle(self) -> None:
+        """Wait no longer than what a throttle holds has to."""
+        session = self._fetching.session
+        held_s = session.held_s if session is not None and not self._is_held else None
+        if held_s is not None and held_s < self._fetching.request.max_wait_ms / 1000:
+            self._is_held = True
+            # Not less than a little: others may use up what is allowed next.
+            self.wait_at_most(max(held_s, _LEAST_HELD_S), self._context.purgatory.deadlines)
 
     def try_complete(self) -> bool:
         session = self._fetching.session
@@ -433,6 +447,8 @@ class DelayedFetch(WaitingFetch):
         result.read()
         if not self._is_final(result) or not self.finish():
             result.put_back()
+            if not self.finished:
+                self._wait_for_throttle()
             return False
         self._answer(result)
         return True
@@ -444,6 +460,8 @@ class DelayedFetch(WaitingFetch):
             self._answer(result)
         else:
             result.put_back()
+            if not self.finished:
+                self._wait_for_throttle()
 
     def _is_final(self, result: Reading) -> bool:
         """Whether a reading is to be answered with, or gone on with in a thread."""

@@ -13,6 +13,7 @@ import pytest
 from spark_kafkalite.broker.network.peer import PeerIdentity, PeerSettings
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.network.wire_versions import WireVersions, version_problem
+from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.broker.replication.replica_fetcher import FetchSettings, LeaderFetcher
 from spark_kafkalite.errors import InnerWireUnsupported, KafkaliteError
 from spark_kafkalite.model import Incarnation
@@ -151,8 +152,9 @@ def test_a_follower_of_such_a_leader_neither_floods_the_log_nor_asks_often(caplo
         lambda number: registered(number, 3),
         connect,  # type: ignore[arg-type]
         FetchSettings(7, Incarnation(70), backoff_s=1.0),
+        ReplicationThrottle(loop.time),
     )
-    follower = SimpleNamespace(epoch=0, ready_at_s=0.0, on_ready=None, ask=lambda _: None)
+    follower = SimpleNamespace(epoch=0, ready_at_s=0.0, on_ready=None, ask=lambda _: None, is_throttled=False)
     fetcher.add((b"t" * 16, 0), follower)  # type: ignore[arg-type]
     loop.run_for(20.0)
     fetcher.close()

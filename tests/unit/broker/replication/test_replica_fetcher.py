@@ -228,6 +228,7 @@ class World:
                 lambda broker_id: BrokerInfo(BrokerId(broker_id), "h", 9, None, BrokerEpoch(3)),
                 self.leader.connect,  # type: ignore[arg-type]
                 FetchSettings(ME, INCARNATION),
+                self.services.follower_throttle,
             )
         )
         self.services.on_following = self.fetchers.role_changed

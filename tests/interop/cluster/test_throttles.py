@@ -1,0 +1,128 @@
+"""Throttled replication (KIP-73) on real brokers: reassignments, and a follower that copies everything again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_kafkalite import Admin, Producer, TopicPartition
+from spark_kafkalite.client.admin.admin import NewTopic
+from spark_kafkalite.client.admin.configs import ConfigChange
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from tests.interop.support.java_tools import JavaTools
+from tests.patience import wait_until
+
+TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+RATES = tuple(f"{role}.replication.throttled.rate" for role in ("leader", "follower"))
+LISTS = tuple(f"{role}.replication.throttled.replicas" for role in ("leader", "follower"))
+# Each value is a batch, and one of them passes in eleven seconds at the lowest rates. So all of them take ten minutes.
+VALUES, VALUE_BYTES = 60, 20_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaliteCluster]:
+    with KafkaliteCluster(tmp_path_factory.mktemp("throttled"), size=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def admin(cluster: KafkaliteCluster) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        yield admin
+
+
+def made(cluster: KafkaliteCluster, admin: Admin, topic: str, assignments: dict[int, list[int]]) -> str:
+    admin.create_topics([NewTopic(topic, assignments=assignments, configs={"min.insync.replicas": "1"})])
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for number in range(VALUES * len(assignments)):
+            producer.send(topic, b"x" * VALUE_BYTES, partition=number % len(assignments)).result(30)
+    return topic
+
+
+def size(admin: Admin, topic: str, partition: int, broker: int) -> int:
+    """Return the bytes that a broker has of a partition."""
+    for directory in admin.describe_log_dirs([broker], topics=[topic])[broker]:
+        replica = directory.replicas.get(TopicPartition(topic, partition))
+        if replica is not None:
+            return replica.size_bytes
+    return 0
+
+
+def isr(admin: Admin, topic: str, partition: int = 0) -> set[int]:
+    return set(admin.describe_topics([topic])[topic].partitions[partition].isr)
+
+
+def settings(admin: Admin, topic: str) -> tuple[set[str | None], set[str | None]]:
+    """Return the lists of a topic, and the rates of all brokers."""
+    found = admin.describe_configs(topic=topic)
+    rates = {admin.describe_configs(broker_id=broker)[name].value for broker in (1, 2, 3) for name in RATES}
+    return {found[name].value for name in LISTS}, rates
+
+
+@pytest.mark.kafka
+def test_kafkas_tool_throttles_changes_the_rate_and_takes_it_back(
+    cluster: KafkaliteCluster, admin: Admin, java_tools: JavaTools, tmp_path: Path
+) -> None:
+    topic = made(cluster, admin, "slow", {0: [1], 1: [2]})
+    other = made(cluster, admin, "quick", {0: [1]})
+    file = tmp_path / "plan.json"
+    moves = [{"topic": topic, "partition": number, "replicas": [3]} for number in (0, 1)]
+    file.write_text(json.dumps({"version": 1, "partitions": moves}))
+    named = ("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", str(file))
+    executed = java_tools.run(TOOL, *named, "--execute", "--throttle", "1").stdout
+    assert "The inter-broker throttle limit was set to 1 B/s" in executed
+    assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"1"})
+    # What is not listed moves from the same leader to the same follower, and has more bytes.
+    wanted = {TopicPartition(other, 0): [3]}
+    assert admin.alter_partition_reassignments(wanted) == dict.fromkeys(wanted)
+    wait_until(lambda: isr(admin, other) == {3}, "the other topic to move")
+    assert all(size(admin, topic, number, 3) < VALUES * VALUE_BYTES / 2 for number in (0, 1))
+    assert len(admin.list_partition_reassignments()) == 2
+    executed = java_tools.run(TOOL, *named, "--execute", "--additional", "--throttle", "100000000").stdout
+    assert "The inter-broker throttle limit was set to 100000000 B/s" in executed
+    wait_until(lambda: not admin.list_partition_reassignments(), "all to move")
+    verified = java_tools.run(TOOL, *named, "--verify").stdout
+    assert verified.count("is completed.") == 2 and "Clearing broker-level throttles on brokers 1,2,3" in verified
+    assert f"Clearing topic-level throttles on topic {topic}" in verified
+    assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
+    # A cancellation takes the throttle back, too.
+    moves[0]["replicas"] = [1]
+    file.write_text(json.dumps({"version": 1, "partitions": moves[:1]}))
+    java_tools.run(TOOL, *named, "--execute", "--throttle", "1")
+    java_tools.run(TOOL, *named, "--cancel")
+    assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
+    assert not admin.list_partition_reassignments()
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_a_follower_that_copies_everything_again_is_throttled(
+    cluster: KafkaliteCluster, admin: Admin, side: str
+) -> None:
+    topic = made(cluster, admin, f"again-{side}", {0: [1, 2], 1: [1, 2]})
+    listed, rate = (name for name in (*LISTS, *RATES) if name.startswith(side))
+    # The first partition alone, at its leader or at its follower.
+    replica = "0:1" if side == "leader" else "0:2"
+    admin.incremental_alter_configs([ConfigChange(listed, "set", replica)], topic=topic)
+    admin.incremental_alter_configs([ConfigChange(rate, "set", "1")], all_brokers=True)
+    # In-sync replicas are not held up: all producers are answered.
+    with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+        for _ in range(10):
+            producer.send(topic, b"x" * VALUE_BYTES, partition=0).result(30)
+    assert isr(admin, topic) == {1, 2}
+    cluster.stop(2)
+    wait_until(lambda: isr(admin, topic) == isr(admin, topic, 1) == {1}, "the follower to leave")
+    for number in (0, 1):
+        shutil.rmtree(cluster.broker(2).data_dir / f"{topic}-{number}")
+    # A leader that knows nothing of the follower: for one that was in sync a second ago commits wait, and no throttle.
+    cluster.stop(1)
+    cluster.restart(1)
+    cluster.restart(2)
+    wait_until(lambda: isr(admin, topic, 1) == {1, 2}, "the partition without a throttle to be in sync")
+    assert isr(admin, topic) == {1}
+    assert 0 <= size(admin, topic, 0, 2) < VALUES * VALUE_BYTES / 2
+    admin.incremental_alter_configs([ConfigChange(rate, "delete")], all_brokers=True)
+    wait_until(lambda: isr(admin, topic) == {1, 2}, "the throttled partition to be in sync")
