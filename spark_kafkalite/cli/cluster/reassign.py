@@ -12,7 +12,15 @@ import click
 
 from spark_kafkalite.cli.cluster.reassignment_json import plan_text, read_plan
 from spark_kafkalite.cli.cluster.reassignment_plans import drained, spread, with_factor
-from spark_kafkalite.cli.cluster.reassignment_room import check_rooms, rooms, shown_bytes, sizes_of
+from spark_kafkalite.cli.cluster.reassignment_room import (
+    busiest_bytes,
+    check_rooms,
+    rooms,
+    shown_bytes,
+    shown_time,
+    sizes_of,
+)
+from spark_kafkalite.cli.cluster.reassignment_throttle import remove_throttles, set_throttle
 from spark_kafkalite.cli.options import ClientSettings, client_options, reachable_admin
 from spark_kafkalite.cli.output import echo, said
 from spark_kafkalite.errors import UnknownTopicOrPartition
@@ -26,10 +34,11 @@ Plan = Mapping[TopicPartition, Sequence[int]]
 _ASKED_EVERY_S: Final = 1.0
 # How often --wait asks how much has been copied.
 _SHOWN_EVERY_S: Final = 5.0
+_NOTHING: Final = "nothing is to be moved: all partitions are where the plan has them"
 _EPILOG: Final = """\b
 Examples:
   kafkalite cluster reassign --plan --drain 3 > plan.json
-  kafkalite cluster reassign --execute --file plan.json --wait
+  kafkalite cluster reassign --execute --file plan.json --throttle 50000000 --wait
   kafkalite cluster reassign --verify --file plan.json
 
 \b
@@ -58,6 +67,14 @@ Without a file:
     "--replication-factor", "factor", metavar="N", type=click.IntRange(1), help="Plan: --topic gets N replicas."
 )
 @click.option("--topic", "topics", metavar="NAME", multiple=True, help="For --replication-factor. Repeatable.")
+@click.option(
+    "--throttle",
+    metavar="BYTES_PER_S",
+    type=click.IntRange(1),
+    help="With --execute: the most that is copied in a second to each broker, and from each. With --plan: show the "
+    "time that this takes. --verify removes the throttle when all partitions have moved, as --wait does.",
+)
+@click.option("--preserve-throttles", is_flag=True, help="With --verify, --cancel and --wait: keep throttles.")
 @click.option("--wait", is_flag=True, help="With --execute: show progress until all partitions have moved.")
 @click.option(
     "--timeout",
@@ -77,6 +94,8 @@ def reassign(
     spreads: bool,
     factor: int | None,
     topics: tuple[str, ...],
+    throttle: int | None,
+    preserve_throttles: bool,
     wait: bool,
     timeout_s: float,
 ) -> int:
@@ -85,6 +104,8 @@ def reassign(
     A plan is computed (--drain, --spread, --replication-factor) or read from a file. It is refused if a broker's disk
     would have less than log.dir.min.free.bytes and 10 % of its file system left. The exit code of --verify is 1 while
     something has not moved.
+
+    The plan that --execute is given again with another --throttle goes on at that rate.
     """
     if action is None:
         raise click.UsageError("give one of --plan, --execute, --verify and --cancel")
@@ -97,10 +118,13 @@ def reassign(
         raise click.UsageError("--replication-factor and --topic go together")
     if wait and action != "execute":
         raise click.UsageError("--wait goes with --execute")
+    if throttle is not None and action not in ("plan", "execute"):
+        raise click.UsageError("--throttle goes with --plan and --execute")
+    keeps = preserve_throttles
     named = None if file is None else read_plan(_text_of(file), "stdin" if file == "-" else file)
     with reachable_admin(client) as admin:
         if action == "cancel":
-            return _cancel(admin, named)
+            return _cancel(admin, named, keeps_throttles=keeps)
         current = _assignment(admin, None if named is None else {key.topic for key in named})
         if named is None:
             racks = {node.node_id: node.rack for node in admin.describe_cluster().brokers}
@@ -118,8 +142,10 @@ def reassign(
         if missing:
             raise UnknownTopicOrPartition(f"there is no partition {missing[0]}, which the plan names")
         if action == "verify":
-            return _verify(admin, named, current)
-        return _move(admin, named, current, timeout_s if wait else None, execute=action == "execute")
+            return _verify(admin, named, current, keeps_throttles=keeps)
+        if action == "plan":
+            return _plan(admin, named, current, throttle)
+        return _execute(admin, named, current, timeout_s if wait else None, throttle, keeps_throttles=keeps)
 
 
 def _numbers(brokers: Iterable[int]) -> str:
@@ -154,12 +180,24 @@ def _check_topics(topics: Sequence[str], current: Plan) -> None:
         raise UnknownTopicOrPartition(f"there is no topic {sorted(unknown)[0]}")
 
 
-def _move(admin: Admin, plan: Plan, current: Plan, wait_s: float | None, *, execute: bool) -> int:
-    changed = {key: replicas for key, replicas in plan.items() if tuple(replicas) != tuple(current[key])}
+def _changes(plan: Plan, current: Plan) -> Plan:
+    return {key: replicas for key, replicas in plan.items() if tuple(replicas) != tuple(current[key])}
+
+
+def _plan(admin: Admin, plan: Plan, current: Plan, throttle: int | None) -> int:
+    changed = _changes(plan, current)
     if not changed:
-        said("nothing is to be moved: all partitions are where the plan has them")
+        said(_NOTHING)
         return 0
-    found = rooms(admin, changed, current)
+    _check(admin, changed, current, throttle)
+    click.echo(plan_text(changed))
+    return 0
+
+
+def _check(admin: Admin, changed: Plan, current: Plan, throttle: int | None) -> None:
+    """Show what is copied, to where, and for how long. Raises NoPlan if there is too little room."""
+    logs = admin.describe_log_dirs()
+    found = rooms(admin, changed, current, logs)
     for each in found:
         said(each.text())
     moved = sum(set(replicas) != set(current[key]) for key, replicas in changed.items())
@@ -167,20 +205,42 @@ def _move(admin: Admin, plan: Plan, current: Plan, wait_s: float | None, *, exec
         f"{moved} partitions change their brokers, {len(changed) - moved} only the order of their replicas; "
         f"{shown_bytes(sum(each.copied_bytes for each in found))} are copied"
     )
+    if throttle is not None and found:
+        seconds = busiest_bytes(changed, current, sizes_of(logs)) / throttle
+        said(f"at {shown_bytes(throttle)}/s to and from each broker this takes at least {shown_time(seconds)}")
     check_rooms(found)
-    if not execute:
-        click.echo(plan_text(changed))
+
+
+def _execute(
+    admin: Admin, plan: Plan, current: Plan, wait_s: float | None, throttle: int | None, *, keeps_throttles: bool
+) -> int:
+    changed = _changes(plan, current)
+    moving = admin.list_partition_reassignments(plan) if throttle is not None or wait_s is not None else {}
+    if not changed and not moving:
+        said(_NOTHING)
         return 0
-    said("for a way back, save this plan, which is what there is now:")
-    click.echo(plan_text({key: current[key] for key in changed}))
-    refused = {key: error for key, error in admin.alter_partition_reassignments(changed).items() if error is not None}
+    if changed:
+        _check(admin, changed, current, throttle)
+        said("for a way back, save this plan, which is what there is now:")
+        click.echo(plan_text({key: current[key] for key in changed}))
+    begun = {key: replicas for key, replicas in plan.items() if key in changed or key in moving}
+    if throttle is not None:
+        set_throttle(admin, begun, throttle)
+        said(f"the throttle is set to {shown_bytes(throttle)}/s; --verify removes it when all partitions have moved")
+    outcomes = admin.alter_partition_reassignments(changed) if changed else {}
+    refused = {key: error for key, error in outcomes.items() if error is not None}
     for key, error in sorted(refused.items()):
         said(f"{key} is not moved: {error}")
-    begun = {key: replicas for key, replicas in changed.items() if key not in refused}
-    said(f"{len(begun)} reassignments have begun")
-    if wait_s is not None and begun and not _wait(admin, begun, current, wait_s):
-        return 1
-    return 1 if refused else 0
+    begun = {key: replicas for key, replicas in begun.items() if key not in refused}
+    if changed:
+        said(f"{len(changed) - len(refused)} reassignments have begun")
+    if moving.keys() - changed.keys():
+        said(f"{len(moving.keys() - changed.keys())} were in progress, and go on")
+    before = {key: moving[key].origin if key in moving else current[key] for key in begun}
+    has_ended = not begun or (wait_s is not None and _wait(admin, begun, before, wait_s))
+    if throttle is not None and has_ended and not keeps_throttles:
+        has_ended = remove_throttles(admin, {key.topic for key in plan})
+    return 1 if refused or (wait_s is not None and not has_ended) else 0
 
 
 def _wait(admin: Admin, plan: Plan, current: Plan, wait_s: float) -> bool:
@@ -202,7 +262,7 @@ def _wait(admin: Admin, plan: Plan, current: Plan, wait_s: float) -> bool:
             total = sum(max(sizes.get(key, {}).values(), default=0) * len(brokers) for key, brokers in coming.items())
             copied = sum(sizes.get(key, {}).get(each, 0) for key, brokers in coming.items() for each in brokers)
             rate = max(copied - before[1], 0) / max(now_s - before[0], 0.001) if shown_s >= 0 else 0.0
-            about = f", about {max(total - copied, 0) / rate:.0f} s left" if rate > 0 else ""
+            about = f", about {shown_time(max(total - copied, 0) / rate)} left" if rate > 0 else ""
             said(
                 f"{len(left)} of {len(plan)} partitions move; {shown_bytes(copied)} of {shown_bytes(total)} copied, "
                 f"{shown_bytes(rate)}/s{about}"
@@ -213,7 +273,7 @@ def _wait(admin: Admin, plan: Plan, current: Plan, wait_s: float) -> bool:
     return True
 
 
-def _verify(admin: Admin, plan: Plan, current: Plan) -> int:
+def _verify(admin: Admin, plan: Plan, current: Plan, *, keeps_throttles: bool) -> int:
     moving = admin.list_partition_reassignments(plan)
     has_ended = True
     for key, replicas in sorted(plan.items()):
@@ -226,15 +286,18 @@ def _verify(admin: Admin, plan: Plan, current: Plan) -> int:
             listed, wanted = ", ".join(map(str, current[key])), ", ".join(map(str, replicas))
             echo(f"There is no active reassignment of partition {key}, but its replicas are {listed}, not {wanted}.")
             has_ended = False
-    return 0 if has_ended else 1
+    is_free = bool(moving) or keeps_throttles or remove_throttles(admin, {key.topic for key in plan})
+    return 0 if has_ended and is_free else 1
 
 
-def _cancel(admin: Admin, plan: Plan | None) -> int:
+def _cancel(admin: Admin, plan: Plan | None, *, keeps_throttles: bool) -> int:
     moving = admin.list_partition_reassignments(None if plan is None else plan)
-    if not moving:
+    if moving:
+        outcomes = admin.alter_partition_reassignments(dict.fromkeys(moving))
+        for key, error in sorted(outcomes.items()):
+            echo(f"The reassignment of {key} is cancelled." if error is None else f"{key} goes on moving: {error}")
+    else:
+        outcomes = {}
         echo("No reassignment is in progress.")
-        return 0
-    outcomes = admin.alter_partition_reassignments(dict.fromkeys(moving))
-    for key, error in sorted(outcomes.items()):
-        echo(f"The reassignment of {key} is cancelled." if error is None else f"{key} goes on moving: {error}")
-    return 1 if any(error is not None for error in outcomes.values()) else 0
+    is_free = keeps_throttles or remove_throttles(admin, {key.topic for key in (moving if plan is None else plan)})
+    return 1 if not is_free or any(error is not None for error in outcomes.values()) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -67,15 +68,38 @@ def coming(
     return found
 
 
+def _to_copy(sizes: Mapping[int, int], broker: int) -> int:
+    """Return the bytes of a partition that a broker lacks; ``sizes`` are those of its replicas."""
+    return max(sizes.values(), default=0) - sizes.get(broker, 0)
+
+
+def busiest_bytes(
+    plan: Mapping[TopicPartition, Sequence[int]],
+    current: Mapping[TopicPartition, Sequence[int]],
+    sizes: Mapping[TopicPartition, Mapping[int, int]],
+) -> int:
+    """Return the bytes that the broker with the most to copy has to get, or to give as a preferred leader."""
+    gets: Counter[int] = Counter()
+    gives: Counter[int] = Counter()
+    for broker, keys in coming(plan, current).items():
+        for key in keys:
+            size = _to_copy(sizes.get(key, {}), broker)
+            gets[broker] += size
+            gives[current[key][0]] += size
+    return max((*gets.values(), *gives.values()), default=0)
+
+
 def rooms(
-    admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], current: Mapping[TopicPartition, Sequence[int]]
+    admin: Admin,
+    plan: Mapping[TopicPartition, Sequence[int]],
+    current: Mapping[TopicPartition, Sequence[int]],
+    logs: Mapping[int, Sequence[LogDirInfo]],
 ) -> list[DirectoryRoom]:
-    """Ask the brokers that get replicas for their disks."""
-    logs = admin.describe_log_dirs()
+    """Return what the brokers get, and the room for it. ``logs`` are the log directories of all brokers."""
     sizes = sizes_of(logs)
     found = []
     for broker, keys in sorted(coming(plan, current).items()):
-        copied = sum(max(sizes.get(key, {}).values(), default=0) - sizes.get(key, {}).get(broker, 0) for key in keys)
+        copied = sum(_to_copy(sizes.get(key, {}), broker) for key in keys)
         directories = [each for each in logs.get(broker, ()) if each.error is None]
         free: int | None = None
         needed = 0
@@ -105,6 +129,14 @@ def check_rooms(found: Iterable[DirectoryRoom]) -> None:
             + "; ".join(f"{each.text()}, {shown_bytes(each.needed_bytes)} must stay free" for each in full)
             + ". Free disk space, or choose other brokers"
         )
+
+
+def shown_time(seconds: float) -> str:
+    """Return a number of seconds as people read it."""
+    for unit, size_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def shown_bytes(count: float) -> str:

@@ -38,6 +38,11 @@ class Reassignment:
         """The replicas that the partition is to have in the end."""
         return tuple(each for each in self.replicas if each not in self.removing)
 
+    @property
+    def origin(self) -> tuple[BrokerId, ...]:
+        """The replicas that are not added."""
+        return tuple(each for each in self.replicas if each not in self.adding)
+
 
 class ReassignmentAdmin(AdminRequests):
     """The calls of an administrator that have to do with reassignments."""

@@ -15,6 +15,7 @@ from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.support.java_tools import JavaTools
 from tests.patience import wait_until
+from tests.pool.forking import run_command
 
 TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 RATES = tuple(f"{role}.replication.throttled.rate" for role in ("leader", "follower"))
@@ -126,3 +127,45 @@ def test_a_follower_that_copies_everything_again_is_throttled(
     assert 0 <= size(admin, topic, 0, 2) < VALUES * VALUE_BYTES / 2
     admin.incremental_alter_configs([ConfigChange(rate, "delete")], all_brokers=True)
     wait_until(lambda: isr(admin, topic) == {1, 2}, "the throttled partition to be in sync")
+
+
+def test_our_command_sets_a_throttle_changes_it_and_removes_it(
+    cluster: KafkaliteCluster, admin: Admin, tmp_path: Path
+) -> None:
+    topic = made(cluster, admin, "ours", {0: [1], 1: [2]})
+    file = tmp_path / "plan.json"
+    moves = [{"topic": topic, "partition": number, "replicas": [3]} for number in (0, 1)]
+    file.write_text(json.dumps({"version": 1, "partitions": moves}))
+
+    def reassign(*arguments: str, code: int = 0) -> str:
+        done = run_command(
+            "cluster", "reassign", *arguments, "--file", str(file), "--bootstrap-server", cluster.bootstrap
+        )
+        assert done.returncode == code, done.stderr + done.stdout
+        return done.stderr
+
+    planned = reassign("--plan", "--throttle", "10")
+    assert "kafkalite: at 10 B/s to and from each broker this takes at least 3 d\n" in planned
+    assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
+    begun = reassign("--execute", "--throttle", "1")
+    assert "kafkalite: the throttle is set to 1 B/s; --verify removes it" in begun
+    assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"1"})
+    reassign("--verify", code=1)
+    assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"1"})
+    waited = reassign("--execute", "--throttle", "100000000", "--wait")
+    assert "kafkalite: 2 were in progress, and go on\n" in waited
+    assert waited.endswith(
+        "kafkalite: all 2 partitions have moved\n"
+        f"kafkalite: the throttle of topic {topic} is removed\n"
+        "kafkalite: the throttle of broker 1, 2, 3 is removed\n"
+    )
+    assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
+    assert "removed" not in reassign("--verify")
+    # A cancellation removes it, too, unless it is to stay.
+    moves[0]["replicas"], moves[1]["replicas"] = [1], [2]
+    file.write_text(json.dumps({"version": 1, "partitions": moves}))
+    reassign("--execute", "--throttle", "1")
+    reassign("--cancel", "--preserve-throttles")
+    assert settings(admin, topic)[1] == {"1"}
+    assert "is removed" in reassign("--cancel")
+    assert settings(admin, topic) == ({""}, {str(2**63 - 1)})

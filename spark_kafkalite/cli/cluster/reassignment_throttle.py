@@ -1,0 +1,130 @@
+"""The throttle of a reassignment (KIP-73): set before it begins and removed after it, as Kafka's own tool does.
+
+The brokers get a rate for each direction. The topics name the replicas that it holds for: at the leader's side the
+replicas that there are, at the follower's side those that come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from spark_kafkalite.cli.output import said
+from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.model import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_kafkalite.client.admin.admin import Admin
+
+RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+LISTS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+# Where a setting comes from that was altered for one broker alone.
+_OF_BROKER: Final = "dynamic broker"
+
+
+class Throttled(NamedTuple):
+    """What is throttled: of each topic the two lists of ``partition:broker``, and the brokers that get the rates."""
+
+    lists: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    brokers: frozenset[int]
+
+
+def throttled(
+    plan: Mapping[TopicPartition, Sequence[int]], sources: Mapping[TopicPartition, Sequence[int]]
+) -> Throttled:
+    """Return what is throttled while a plan is executed. ``sources`` are the replicas that may have all records."""
+    lists: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    brokers: set[int] = set()
+    for key in sorted(plan):
+        coming = [each for each in plan[key] if each not in sources[key]]
+        if not coming:
+            continue
+        leaders, followers = lists.get(key.topic, ((), ()))
+        lists[key.topic] = (
+            (*leaders, *(f"{key.partition}:{each}" for each in sources[key])),
+            (*followers, *(f"{key.partition}:{each}" for each in coming)),
+        )
+        brokers.update(sources[key], coming)
+    return Throttled(lists, frozenset(brokers))
+
+
+def sources_of(admin: Admin, plan: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, ...]]:
+    """Return the replicas of partitions without those that a reassignment in progress is adding."""
+    keys = set(plan)
+    moving = admin.list_partition_reassignments(keys)
+    infos: Mapping[str, Any] = admin.describe_topics({key.topic for key in keys})
+    found = {}
+    for name, info in infos.items():
+        for each in info.partitions:
+            key = TopicPartition(name, each.partition)
+            if key in keys:
+                found[key] = moving[key].origin if key in moving else tuple(each.replicas)
+    return found
+
+
+def set_throttle(admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], rate: int) -> None:
+    """Have the reassignments of a plan copy at most ``rate`` bytes a second to each broker, and from each."""
+    from spark_kafkalite.client.admin.configs import ConfigChange
+
+    found = throttled(plan, sources_of(admin, plan))
+    live = {node.node_id for node in admin.describe_cluster().brokers}
+    for broker in sorted(found.brokers & live):
+        admin.incremental_alter_configs([ConfigChange(name, "set", str(rate)) for name in RATES], broker_id=broker)
+    for broker in sorted(found.brokers - live):
+        said(f"broker {broker} is not live and gets no throttle; give the same command again when it is back")
+    for topic, lists in found.lists.items():
+        changes = [ConfigChange(name, "set", ",".join(each)) for name, each in zip(LISTS, lists, strict=True)]
+        admin.incremental_alter_configs(changes, topic=topic)
+
+
+def remove_throttles(admin: Admin, topics: Collection[str]) -> bool:
+    """Remove the throttles of topics of which nothing moves, and those of all brokers if nothing moves at all.
+
+    Returns whether all that was to be removed is.
+    """
+    from spark_kafkalite.client.admin.configs import ConfigChange
+
+    moving = {key.topic for key in admin.list_partition_reassignments()}
+    ended = sorted(set(topics) - moving)
+    removed = []
+    for topic, entries in admin.describe_topic_settings(ended, LISTS).items():
+        names = [name for name, entry in entries.items() if name in LISTS and entry.value]
+        if names:
+            admin.incremental_alter_configs([ConfigChange(name, "delete") for name in names], topic=topic)
+            removed.append(topic)
+    if removed:
+        said(f"the throttle of topic {', '.join(removed)} is removed")
+    return _remove_rates(admin, has_moves=bool(moving), had_throttle=bool(removed))
+
+
+def _remove_rates(admin: Admin, *, has_moves: bool, had_throttle: bool) -> bool:
+    from spark_kafkalite.client.admin.configs import ConfigChange
+
+    removed, kept, is_done = [], [], True
+    for node in admin.describe_cluster().brokers:
+        broker = node.node_id
+        try:
+            entries = admin.describe_configs(broker_id=broker)
+            names = [name for name in RATES if name in entries and entries[name].source == _OF_BROKER]
+            if not names:
+                continue
+            if has_moves:
+                kept.append(broker)
+                continue
+            admin.incremental_alter_configs([ConfigChange(name, "delete") for name in names], broker_id=broker)
+            removed.append(broker)
+        except KafkaliteError as error:
+            # One that has just gone says nothing of its rates. Without a throttled topic it mostly has none.
+            if not had_throttle:
+                continue
+            is_done = False
+            said(f"the throttle of broker {broker} could not be removed: {error}; give --verify again later")
+    if removed:
+        said(f"the throttle of broker {_numbers(removed)} is removed")
+    if kept:
+        said(f"broker {_numbers(kept)} keeps its throttle: other reassignments are in progress")
+    return is_done
+
+
+def _numbers(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(brokers)))

@@ -1,0 +1,36 @@
+"""What a throttle of a reassignment covers, and how long the copy takes at it."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafkalite.cli.cluster.reassignment_room import busiest_bytes, shown_time
+from spark_kafkalite.cli.cluster.reassignment_throttle import throttled
+from spark_kafkalite.model import TopicPartition
+
+T0, T1, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("other", 7)
+
+
+def test_leaders_are_those_that_there_are_and_followers_those_that_come() -> None:
+    sources = {T0: (1, 2), T1: (2, 1), OTHER: (1, 2)}
+    found = throttled({T0: (2, 3), T1: (4, 5), OTHER: (2, 1)}, sources)
+    # The other topic's replicas only change their order.
+    assert found.lists == {"t": (("0:1", "0:2", "1:2", "1:1"), ("0:3", "1:4", "1:5"))}
+    assert found.brokers == {1, 2, 3, 4, 5}
+    assert not throttled({OTHER: (2, 1)}, sources).brokers
+
+
+def test_the_busiest_broker_decides_how_long_it_takes() -> None:
+    current = {T0: (1, 2), T1: (1, 2)}
+    sizes = {T0: {1: 100, 2: 90}, T1: {1: 50, 2: 50, 4: 20}}
+    # Broker 1 gives 100 and 50 bytes, which two brokers get.
+    assert busiest_bytes({T0: (1, 3), T1: (1, 4)}, current, sizes) == 130
+    assert busiest_bytes({T0: (1, 3), T1: (1, 3)}, current, sizes) == 150
+    assert busiest_bytes({T0: (2, 1)}, current, sizes) == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (119, "119 s"), (121, "2 min"), (7300, "2 h"), (200_000, "2 d")]
+)
+def test_times_are_shown_in_one_unit(seconds: float, text: str) -> None:
+    assert shown_time(seconds) == text
