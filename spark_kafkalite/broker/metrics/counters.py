@@ -89,3 +89,5 @@ class LogMeters:
         self.flushes = Histogram()
         # Flushes whose records may not be on the disk: their log directory is offline from then on.
         self.failed_flushes = 0
+        # Of batches that replicas received which a reassignment adds.
+        self.reassignment_bytes_out = 0

@@ -152,6 +152,7 @@ class MetricsEndpoint:
             families.groups(page, context.groups)
             yield from families.controller(page, context.cluster, self._broker_id)
             yield from families.partitions(page, context.replicas, replication)
+            families.throttles(page, context.replicas, meters)
         yield from families.topics(page, meters)
         self._dropped += page.dropped
         text = "Series that a scrape left out because of metrics.max.series."

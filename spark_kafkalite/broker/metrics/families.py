@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_kafkalite.broker.metrics.counters import Histogram, TopicMeter
 from spark_kafkalite.broker.metrics.meters import Meters
+from spark_kafkalite.broker.quotas.replication_throttle import UNLIMITED, ReplicationThrottle
 from spark_kafkalite.coordinator.groups.states import GroupState
 from spark_kafkalite.exposition.text import Page, labels
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
@@ -150,6 +151,7 @@ def partitions(page: Page, hosted: Replicas, replication: Replication) -> Work[N
     listed = list(hosted)
     logs: list[tuple[str, PartitionLog]] = []
     leaders: list[tuple[str, Leader]] = []
+    reassigning = 0
     for number, partition in enumerate(listed):
         if number % (4 * _AT_ONCE) == 0:
             yield None
@@ -158,6 +160,7 @@ def partitions(page: Page, hosted: Replicas, replication: Replication) -> Work[N
         logs.append((label_text, partition.log))
         if partition.leader is not None:
             leaders.append((label_text, partition.leader))
+            reassigning += partition.leader.in_sync.state.is_moving
     for name, text, value_of in _LOG_FAMILIES:
         page.family(name, "gauge", text)
         for at in range(0, len(logs), 4 * _AT_ONCE):
@@ -183,12 +186,36 @@ def partitions(page: Page, hosted: Replicas, replication: Replication) -> Work[N
         ("underminisrpartitioncount", under_min, "Led partitions whose ISR is smaller than min.insync.replicas."),
         ("atminisrpartitioncount", at_min, "Led partitions whose ISR has just min.insync.replicas members."),
         ("offlinereplicacount", hosted.offline_count, "Replicas whose log directory is offline."),
+        ("reassigningpartitions", reassigning, "Led partitions that a reassignment is moving."),
     ):
         page.one(f"{manager}_{name}", "gauge", text, value)
     page.one("kafkalite_damaged_replicas", "gauge", "Hosted logs with ranges that are missing or unreadable.", damaged)
     changes = replication.isr_writes
     page.one(f"{manager}_isrshrinks_total", "counter", "ISRs that this leader has made smaller.", changes.shrinks)
     page.one(f"{manager}_isrexpands_total", "counter", "ISRs that this leader has made larger.", changes.expands)
+
+
+def throttles(page: Page, hosted: Replicas, meters: Meters) -> None:
+    """Write what is copied by replicas that are not in sync, as far as topics list them as throttled, and the rates."""
+    text = "Bytes of batches that replicas received which a reassignment adds."
+    name = "kafka_server_brokertopicmetrics_reassignmentbytesout_total"
+    page.one(name, "counter", text, meters.reassignment_bytes_out)
+    for role, throttle in hosted.throttles.items():
+        text = f"Bytes a second that were copied in the last windows under the throttle as {role}."
+        page.one(f"kafka_server_{role}replication_byte_rate", "gauge", text, round(throttle.byte_rate()))
+    for suffix, kind, text, value_of in _THROTTLE_FAMILIES:
+        name = f"kafkalite_throttled_replication_{suffix}"
+        page.family(name, kind, text)
+        for role, throttle in hosted.throttles.items():
+            if throttle.rate < UNLIMITED or kind == "counter":
+                page.add(name, labels(role=role), value_of(throttle))
+
+
+_THROTTLE_FAMILIES: Final[tuple[tuple[str, str, str, Callable[[ReplicationThrottle], float]], ...]] = (
+    ("bytes_total", "counter", "Bytes that were copied under the throttle.", lambda throttle: throttle.total_bytes),
+    ("rate", "gauge", "Bytes a second that the throttle allows.", lambda throttle: throttle.rate),
+    ("owed_seconds", "gauge", "For how long nothing is copied.", lambda throttle: round(throttle.owed_s(), 3)),
+)
 
 
 def _is_under_min_isr(leader: Leader) -> bool:

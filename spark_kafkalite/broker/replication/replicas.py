@@ -28,6 +28,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
+from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.broker.replication.follower import NoLeader
 from spark_kafkalite.broker.replication.hosted_logs import RETIRED_AT_ONCE, HostedLogs
 from spark_kafkalite.broker.replication.logs_without_topic import fate_of_stray, is_moved_away
@@ -140,6 +141,11 @@ class Replicas:
         state = self._view.state.partition(topic_partition)
         me = self._services.broker_id
         return state is not None and me in state.adding and me not in state.isr
+
+    @property
+    def throttles(self) -> Mapping[str, ReplicationThrottle]:
+        """The throttles of what is copied from this broker and by it, by its role in that."""
+        return {"leader": self._services.leader_throttle, "follower": self._services.follower_throttle}
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())

@@ -256,6 +256,7 @@ class Reading:
         "leaders",
         "needs_thread",
         "old_slices",
+        "reassignment_bytes",
         "size_bytes",
         "topics",
     )
@@ -276,6 +277,8 @@ class Reading:
         self._found: list[tuple[SessionPartition, FetchedPartition]] = []
         self._unread: list[SessionPartition] = []
         self.size_bytes = 0
+        # What replicas get that a reassignment adds.
+        self.reassignment_bytes = 0
         # What bounds the copying of replicas that are not in sync, once it has, and what this copies of them.
         self._throttle: ReplicationThrottle | None = None
         self._throttled_bytes = 0
@@ -497,6 +500,8 @@ class Reading:
                 self._fetching.acknowledge(leader, topic, asked, in_session)
             if found is not None:
                 records = self._taken(leader, found)
+                if reader is FOLLOWER and replica_id in leader.in_sync.state.adding:
+                    self.reassignment_bytes += found.length
                 if throttle is not None:
                     self._throttle = throttle
                     self._throttled_bytes += found.length

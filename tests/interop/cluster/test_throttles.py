@@ -13,6 +13,7 @@ from spark_kafkalite import Admin, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from tests.interop.broker.test_metrics import METRICS, scraped_anew, value
 from tests.interop.support.java_tools import JavaTools
 from tests.patience import wait_until
 from tests.pool.forking import run_command
@@ -26,7 +27,7 @@ VALUES, VALUE_BYTES = 60, 20_000
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaliteCluster]:
-    with KafkaliteCluster(tmp_path_factory.mktemp("throttled"), size=3) as cluster:
+    with KafkaliteCluster(tmp_path_factory.mktemp("throttled"), size=3, overrides=METRICS) as cluster:
         yield cluster
 
 
@@ -83,6 +84,14 @@ def test_kafkas_tool_throttles_changes_the_rate_and_takes_it_back(
     wait_until(lambda: isr(admin, other) == {3}, "the other topic to move")
     assert all(size(admin, topic, number, 3) < VALUES * VALUE_BYTES / 2 for number in (0, 1))
     assert len(admin.list_partition_reassignments()) == 2
+    metrics = scraped_anew(cluster.broker(1))
+    assert value(metrics, "kafka_server_replicamanager_reassigningpartitions") == 1
+    assert value(metrics, "kafkalite_throttled_replication_rate", role="leader") == 1
+    assert 0 < value(metrics, "kafka_server_leaderreplication_byte_rate") < VALUE_BYTES
+    copied = value(metrics, "kafkalite_throttled_replication_bytes", role="leader")
+    # The other topic's bytes moved, too, but not under the throttle.
+    assert 0 < copied < VALUES * VALUE_BYTES / 2
+    assert value(metrics, "kafka_server_brokertopicmetrics_reassignmentbytesout") > copied + VALUES * VALUE_BYTES
     executed = java_tools.run(TOOL, *named, "--execute", "--additional", "--throttle", "100000000").stdout
     assert "The inter-broker throttle limit was set to 100000000 B/s" in executed
     wait_until(lambda: not admin.list_partition_reassignments(), "all to move")

@@ -269,6 +269,7 @@ def _response(fetching: Fetching, result: Reading) -> Response | None:
         return _throttled(fetching, result, throttle_ms)
     result.answered()
     if context.meters is not None:
+        context.meters.reassignment_bytes_out += result.reassignment_bytes
         _count(context.meters.topics, context, fetching, result)
     cold = [one for one in result.old_slices if not is_cached(one.found)] if result.old_slices else None
     if cold or result.is_long:
