@@ -16,6 +16,7 @@ it is ``broker.coordinators``'.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shlex
 from collections.abc import AsyncIterator
@@ -149,6 +150,12 @@ class InternalTopicHost:
         hosted = self._hosted(partition)
         hosted.check_leader()
         leader_epoch = hosted.leader_epoch
+        missing = hosted.log.before_append()
+        if missing is not None:
+            # Before the coordinator's first append, which does not wait. That meets what goes wrong.
+            with contextlib.suppress(OSError, KafkaError):
+                await self._io.run(missing.work, Lane.SYNC if missing.syncs else Lane.READ)
+            hosted.check_leader(leader_epoch)
         until_offset = int(hosted.log.log_end_offset)
         if hosted.high_watermark < until_offset:
             committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

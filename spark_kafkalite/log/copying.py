@@ -37,8 +37,8 @@ def copy_in_turns(log: PartitionLog, batches: Batches, leader_epoch: int = MAX_L
     leader's log start may lie inside of one.
     """
     local = log.local
-    if not local.is_ready:
-        log.make_ready()
+    if not local.takes_appends:
+        yield from log.readying()
     next_offset: int = local.log_end_offset
     # Its leader may have older records here than an epoch in which this broker has led and written nothing.
     log.epochs.drop_empty(next_offset)

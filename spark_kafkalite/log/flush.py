@@ -38,31 +38,15 @@ class Unsynced:
         self.directories[:0] = others.directories
 
 
-class FlushJob:
+class SyncJob:
     """Files, small files and directories to sync, in this order; ``error`` holds what went wrong."""
 
-    __slots__ = (
-        "_disk",
-        "_fs",
-        "can_be_repeated",
-        "end_offset",
-        "error",
-        "generation",
-        "in_sync",
-        "started_s",
-        "unsynced",
-    )
+    __slots__ = ("_disk", "_fs", "can_be_repeated", "error", "in_sync", "unsynced")
 
-    def __init__(
-        self, fs: Fs, disk: LogDirectory, unsynced: Unsynced, end_offset: int, generation: int, started_s: float
-    ) -> None:
+    def __init__(self, fs: Fs, disk: LogDirectory, unsynced: Unsynced) -> None:
         self._fs = fs
         self._disk = disk
         self.unsynced = unsynced
-        self.end_offset = end_offset
-        # Which truncation of the log the job belongs to.
-        self.generation = generation
-        self.started_s = started_s
         self.error: OSError | None = None
         # Whether the error came before any sync failed: a file could not be opened, for want of descriptors or because
         # something else has its name.
@@ -95,8 +79,27 @@ class FlushJob:
             # No sync ends with these two.
             no_descriptor = error.errno in (errno.EMFILE, errno.ENFILE)
             self.can_be_repeated = no_descriptor or (not self.in_sync and kind_of(error) is FailureKind.REFUSED)
+        except MemoryError as error:
+            # Between two syncs it is repeated. In the middle of one nobody knows what came of that, so it has failed.
+            self.error = OSError(str(error) or "out of memory")
+            self.can_be_repeated = not self.in_sync
 
     def _sync(self, file: File) -> None:
         self.in_sync = True
         file.sync()
         self.in_sync = False
+
+
+class FlushJob(SyncJob):
+    """The sync after which the records of a log up to ``end_offset`` are on the disk."""
+
+    __slots__ = ("end_offset", "generation", "started_s")
+
+    def __init__(
+        self, fs: Fs, disk: LogDirectory, unsynced: Unsynced, end_offset: int, generation: int, started_s: float
+    ) -> None:
+        super().__init__(fs, disk, unsynced)
+        self.end_offset = end_offset
+        # Which truncation of the log the job belongs to.
+        self.generation = generation
+        self.started_s = started_s

@@ -3,7 +3,8 @@
 Knows segments and positions, the log end, the recovery point and the first failure. Producers, leader epochs, log start
 offsets and cleanings belong to the ``PartitionLog`` that has it. The split is Kafka's, of LocalLog and UnifiedLog.
 
-One thread owns a log and calls everything here; only ``FlushJob.run`` and ``WriteAhead.run`` may be called elsewhere.
+One thread owns a log and calls everything here; only ``FlushJob.run``, ``IdentitySync.work`` and ``WriteAhead.run`` may
+be called elsewhere.
 Nothing waits. An append is one ``pwrite`` at a position that only this object advances, so a reader's slice, which ends
 at a batch that is already written, can never run into one that is being written. Of a large batch another thread has
 written all but the header by then (``write_ahead``).
@@ -23,7 +24,9 @@ from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaStorageErro
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.files.needs_thread import NeedsThread
-from spark_kafkalite.log.flush import FlushJob, Unsynced
+from spark_kafkalite.log.files.small_files import PARTITION_METADATA_FILE
+from spark_kafkalite.log.flush import FlushJob, SyncJob, Unsynced
+from spark_kafkalite.log.identity import LogIdentity
 from spark_kafkalite.log.known_damage import KnownDamage
 from spark_kafkalite.log.loading.damage import DamageLines
 from spark_kafkalite.log.loading.holes import Hole
@@ -84,6 +87,7 @@ class LocalLog:
         self._flushing = False
         # What the next flush syncs, besides the active segment.
         self.unsynced = Unsynced()
+        self.identity = LogIdentity(host.files.fs, host.disk, directory)
         # What the start has found missing, until it is told.
         self._holes: Sequence[Hole] = loaded.holes
         self._prepare_active()
@@ -103,6 +107,12 @@ class LocalLog:
         """Whether the log takes appends as it is: usable, and with its end read, which a fast start puts off."""
         usable = self.failure is None and not self.closed and not self.truncating
         return usable and self.segments.active.unread_until_offset < 0
+
+    @property
+    def takes_appends(self) -> bool:
+        """Whether a record may be appended now: the log is ready, and its identity on the disk."""
+        usable = self.failure is None and not self.closed and not self.truncating
+        return usable and self.segments.active.unread_until_offset < 0 and self.identity.is_synced
 
     @property
     def unflushed_records(self) -> int:
@@ -331,10 +341,13 @@ class LocalLog:
         if self._flushing or not self.is_usable or self.disk.hanging is not None:
             return None
         unsynced = self.unsynced
-        if self.recovery_point >= self.log_end_offset and not unsynced.files and not unsynced.paths:
+        is_flushed = self.recovery_point >= self.log_end_offset and self.identity.is_synced
+        if is_flushed and not unsynced.files and not unsynced.paths:
             return None
         self._flushing = True
         self.unsynced = Unsynced()
+        if not self.identity.is_synced:
+            self.identity.add_to(unsynced)
         unsynced.files.append(self.segments.active.file)
         now_s = self._clock.monotonic_s()
         return FlushJob(self._files.fs, self.disk, unsynced, self.log_end_offset, self.generation, now_s)
@@ -342,13 +355,9 @@ class LocalLog:
     def finish_flush(self, job: FlushJob) -> None:
         """Take up the result of a flush: ``recovery_point`` moves, or the log fails and KafkaStorageError is raised."""
         self._flushing = False
-        if job.error is not None:
-            if job.can_be_repeated:
-                self.unsynced.put_back(job.unsynced)
-                raise KafkaStorageError(
-                    f"cannot flush {self.topic_partition} at present: {job.error.strerror or job.error}"
-                ) from job.error
-            raise self.fatal_error("flush", job.error) from job.error
+        if job.can_be_repeated:
+            self.unsynced.put_back(job.unsynced)
+        self._check_synced(job, "flush")
         if job.generation != self.generation:
             # Truncated meanwhile: what the job synced may have been replaced by other records at the same offsets.
             return
@@ -357,6 +366,24 @@ class LocalLog:
             self._dirty_since_s = None
         else:
             self._dirty_since_s = job.started_s
+
+    def _check_synced(self, job: SyncJob, doing: str) -> None:
+        """Raise KafkaStorageError where a job has not synced; the log fails unless the job can be repeated."""
+        if job.error is None:
+            return
+        if job.can_be_repeated:
+            text = job.error.strerror or job.error
+            raise KafkaStorageError(f"cannot {doing} {self.topic_partition} at present: {text}") from job.error
+        raise self.fatal_error(doing, job.error) from job.error
+
+    def sync_identity(self) -> None:
+        """Have the log's identity on the disk, in this thread where no other has synced it; see ``identity``.
+
+        KafkaStorageError when the disk fails, or cannot sync at present.
+        """
+        job = self.identity.take_up()
+        if job is not None:
+            self._check_synced(job, f"sync {PARTITION_METADATA_FILE} of")
 
     @property
     def flush_in_progress(self) -> bool:
@@ -384,13 +411,15 @@ class LocalLog:
     def has_unsynced(self) -> bool:
         """Whether a flush would sync anything: records, small files, or names of files."""
         unsynced = self.unsynced
-        return bool(self.unflushed_records or unsynced.files or unsynced.paths or unsynced.directories)
+        has_others = unsynced.files or unsynced.paths or unsynced.directories
+        return bool(self.unflushed_records or has_others or not self.identity.is_synced)
 
     def forget_flush(self, *, is_synced: bool) -> None:
         """Have the last flush cover what another one, which is under way, may not bring to its end any more. With
         ``is_synced`` the file system has been synced, and small files and names need nothing."""
         self._flushing = False
         if is_synced:
+            self.identity.is_synced = True
             self.unsynced.paths.clear()
             self.unsynced.directories.clear()
 

@@ -126,6 +126,8 @@ class PartitionLog:
         """
         loaded = load_log(host, directory, config, last_run, sync=sync)
         log = cls(host, directory, topic_partition, topic_id, config, loaded)
+        if sync and not last_run.clean:
+            log.local.identity.changed()
         damage = log.local.known_damage
         if loaded.has_damaged_ranges:
             damage.load(log.log_start_offset, max(loaded.log_end_offset, loaded.given_until))
@@ -183,7 +185,7 @@ class PartitionLog:
                 # A crash that leaves half of it leaves an empty log, which takes an id again.
                 path = f"{directory}/{PARTITION_METADATA_FILE}"
                 write_whole(host.files.fs.open(path, create=True), partition_metadata(topic_id))
-                log.local.unsynced.add_path(path)
+                log.local.identity.changed()
         log.local.unsynced.directories += [directory, directory.rpartition("/")[0]]
         return log
 
@@ -192,7 +194,7 @@ class PartitionLog:
         path = f"{self.directory}/{PARTITION_METADATA_FILE}"
         replace_file(self.host.files.fs, path, partition_metadata(topic_id), sync=False)
         self.topic_id = topic_id
-        self.local.unsynced.add_path(path)
+        self.local.identity.changed()
 
     def __repr__(self) -> str:
         failed = f", failure={self.failure!r}" if self.failure else ""
@@ -270,8 +272,8 @@ class PartitionLog:
         nothing is written then.
         """
         local = self.local
-        if not local.is_ready:
-            self.make_ready()
+        if not local.takes_appends:
+            self.make_appendable()
         has_producer, marker = header.producer_id >= 0, None
         if is_own:
             marker = marker_in(batch, 0, header)
@@ -333,8 +335,8 @@ class PartitionLog:
 
         None when the batch is not going to be written: ``append_as_leader`` returns why. Raises what that raises.
         """
-        if not self.local.is_ready:
-            self.make_ready()
+        if not self.local.takes_appends:
+            self.make_appendable()
         if header.producer_id >= 0 and self.producers.check(header, self.log_start_offset) is not None:
             return None
         self.local.take_room(len(batch))
@@ -354,11 +356,16 @@ class PartitionLog:
         # The clock as it is, as in Kafka: times that may not go back would keep one wrong moment of it for ever.
         return self._clock.wall_ms() if self.config.message_timestamp_type == "LogAppendTime" else -1
 
-    def unread_tail(self) -> NeedsThread | None:
-        """Return what a thread has to load before the log takes appends, if anything: after a fast start its end is
-        read by the first append, and where the indexes there are damaged all of the active segment is."""
-        if self.local.is_ready or not self.local.is_usable:
+    def before_append(self) -> NeedsThread | None:
+        """Return what a thread has to do before the log takes appends, if anything. The identity of a new log is
+        synced. After a fast start the log's end is read, and where the indexes there are damaged all of the active
+        segment is."""
+        local = self.local
+        if local.takes_appends or not local.is_usable:
             return None
+        pending = local.identity.pending()
+        if pending is not None or local.is_ready:
+            return pending
         try:
             with without_waiting():
                 self.make_ready()
@@ -370,11 +377,20 @@ class PartitionLog:
         return None
 
     def readying(self) -> Steps[None]:
-        """Have the log take appends, in steps; see :meth:`unread_tail`. KafkaStorageError when it cannot."""
-        missing = self.unread_tail()
+        """Have the log take appends, in steps; see :meth:`before_append`. KafkaStorageError when it cannot."""
+        missing = self.before_append()
         if missing is not None:
             # What goes wrong is met again.
             yield Piece(missing.work)
+        if not self.local.takes_appends:
+            self.make_appendable()
+
+    def make_appendable(self) -> None:
+        """Have the log take appends, in this thread; see :meth:`before_append`. Raises KafkaStorageError (56) or
+        ClosedError when it takes none."""
+        if not self.local.is_usable:
+            raise self.local.unusable_error()
+        self.local.sync_identity()
         if not self.local.is_ready:
             self.make_ready()
 

@@ -1,4 +1,4 @@
-"""Brokers without one of the rules R1-R18 and R20 of docs/replication.md, to see that the simulator would notice.
+"""Brokers without one of the rules R1-R18, R20 and R21 of docs/replication.md, to see that the simulator would notice.
 ``without_moves`` has those of reassignments.
 
 Each takes away what keeps the rule, in this process and for as long as the context lasts. R9 has none: that nobody
@@ -24,6 +24,7 @@ from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.log.directories import runs
+from spark_kafkalite.log.identity import LogIdentity
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import state_nodes
 from spark_kafkalite.registry.cluster.cluster_state import NO_ORDER, BrokerInfo, PartitionState
@@ -214,6 +215,10 @@ def _any_later_fetch_confirms() -> Iterator[Patch]:
     yield mock.patch.object(Confirmation, "_has_heard", has_heard)
 
 
+def _identities_are_not_synced() -> Iterator[Patch]:
+    yield mock.patch.object(LogIdentity, "changed", lambda identity: None)
+
+
 RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
     "R1": _whoever_is_named_leads,
     "R2": _older_states_apply,
@@ -233,6 +238,7 @@ RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
     "R17": _what_is_in_the_log_waits,
     "R18": _the_first_logs_do,
     "R20": _any_later_fetch_confirms,
+    "R21": _identities_are_not_synced,
     **MOVE_RULES,
 }
 

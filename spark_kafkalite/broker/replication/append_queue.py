@@ -2,11 +2,11 @@
 
 A batch goes to a thread when checking it is too much for the loop (a large one, more so if it is compressed). So does a
 batch that must be compressed again, because the topic's ``compression.type`` names another codec than the producer's.
-So does one for a log whose end has to be read first, which a fast start has put off (``PartitionLog.unread_tail``). The
-thread gets the batch and the rules of that moment, and returns the batch to append; nothing else is shared with it. A
-large one goes to a thread once more, which writes it behind the log's end (``log.segments.write_ahead``), again and
-again if the end changes meanwhile. Everything handed in later queues behind, in order, and is then appended by the loop
-without a thread where it needs none.
+So does one for a log that is not ready for appends (``PartitionLog.before_append``): its identity has to be synced, or
+its end to be read, which a fast start has put off. The thread gets the batch and the rules of that moment, and returns
+the batch to append; nothing else is shared with it. A large one goes to a thread once more, which writes it behind the
+log's end (``log.segments.write_ahead``), again and again if the end changes meanwhile. Everything handed in later
+queues behind, in order, and is then appended by the loop without a thread where it needs none.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class Appender:
         """Return the rules that hold now."""
         raise NotImplementedError
 
-    def read_first(self) -> NeedsThread | None:
-        """Return what a thread loads before the next append, if anything."""
+    def before_append(self) -> NeedsThread | None:
+        """Return what a thread has to do before the next append, if anything."""
         raise NotImplementedError
 
 
@@ -198,7 +198,7 @@ class AppendQueue:
     def _start_thread(self, queued: QueuedBatch, header: BatchHeader) -> None:
         rules, recompression = self._appender.thread_rules()
         own_rules = replace(rules)
-        missing = self._appender.read_first()
+        missing = self._appender.before_append()
 
         def work() -> Checked:
             if missing is not None:
@@ -207,9 +207,12 @@ class AppendQueue:
                     missing.work()
             return check_in_thread(queued.batch, header, own_rules, recompression)
 
-        self._submit(queued, work, lambda checked: self._append(queued, checked))
+        lane = Lane.SYNC if missing is not None and missing.syncs else Lane.CHECK
+        self._submit(queued, work, lambda checked: self._append(queued, checked), lane)
 
-    def _submit(self, queued: QueuedBatch, work: Callable[[], T], on_done: Callable[[T], None]) -> None:
+    def _submit(
+        self, queued: QueuedBatch, work: Callable[[], T], on_done: Callable[[T], None], lane: Lane = Lane.CHECK
+    ) -> None:
         """Have a thread work on the batch at the head."""
 
         def is_wanted() -> bool:
@@ -229,7 +232,7 @@ class AppendQueue:
                 self._work_off()
 
         queued.in_thread = True
-        self._io.submit(work, done, failed, Lane.CHECK)
+        self._io.submit(work, done, failed, lane)
 
     def _append(self, queued: QueuedBatch, checked: Checked) -> None:
         """Append the batch at the head, or have a thread write it first."""

@@ -145,10 +145,8 @@ class Flusher:
         self._io.submit(job.run, lambda _: self._done(job), lambda error: self._could_not_run(job, error), Lane.SYNC)
 
     def _could_not_run(self, job: FlushJob, error: BaseException) -> None:
-        # Not a failed fsync, which the job notes itself. Where memory ran out between two of them it is repeated; if it
-        # ran out in the middle of one nobody knows what came of that, so it counts as failed.
-        job.error = error if isinstance(error, OSError) else OSError(str(error) or "out of memory")
-        job.can_be_repeated = isinstance(error, MemoryError) and not job.in_sync
+        # Nobody knows what was synced.
+        job.error = OSError(f"the flush broke off: {error!r}")
         self._done(job)
 
     def _done(self, job: FlushJob) -> None:

@@ -351,6 +351,15 @@ class Follower:
                 self._refused(code, problem)
         self._follow_bounds()
 
+    def prepare_append(self) -> None:
+        """Have a thread begin what an append of the leader's records will wait for, if anything. So the logs of one
+        answer are prepared at the same time, though they are appended to one after the other."""
+        local = self.log.local
+        pending = local.identity.pending() if local.is_usable and not self.has_ended else None
+        if pending is not None:
+            # The append has the outcome.
+            self._services.io.submit(pending.work, lambda _: None, lambda _: None, Lane.SYNC)
+
     def has_no_news(self, asked: Asked) -> None:
         """Note that the leader's answer to a request that asked this has no entry for this partition."""
         if not self.has_ended:

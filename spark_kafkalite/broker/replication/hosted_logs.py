@@ -275,7 +275,7 @@ def _why_foreign(log: PartitionLog, topic_id: bytes, state: PartitionState) -> s
     if log.topic_id is not None and log.topic_id != topic_id:
         return "is that of an older topic of the same name"
     if log.topic_id is None and log.log_end_offset and len(state.replicas) > 1:
-        # A power loss has removed the id; the topic may have been created again since (rule R10).
+        # The id is lost by damage (rule R21); the topic may have been created again since (rule R10).
         return "does not name the id of its topic; it is copied again from the other replicas"
     return ""
 

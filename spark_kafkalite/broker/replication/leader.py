@@ -459,7 +459,7 @@ class Leader(Appender):
         header, needs_thread = admit(batch, 0, len(batch), rules, produce_version=produce_version)
         if needs_thread or (self._recompression is not None and self._recompression.codec != header.codec):
             return header
-        if not self.log.local.is_ready and self.log.unread_tail() is not None:
+        if not self.log.local.takes_appends and self.log.before_append() is not None:
             return header
         return self._append(batch, header)
 
@@ -481,9 +481,9 @@ class Leader(Appender):
                 return ahead
         return self._append(batch, header, ahead)
 
-    def read_first(self) -> NeedsThread | None:
-        """Return what a thread loads before the log takes the next append, if anything."""
-        return self.log.unread_tail()
+    def before_append(self) -> NeedsThread | None:
+        """Return what a thread has to do before the log takes the next append, if anything."""
+        return self.log.before_append()
 
     def thread_rules(self) -> tuple[AdmissionRules, Recompression | None]:
         """Return the rules for a batch that a thread checks now."""

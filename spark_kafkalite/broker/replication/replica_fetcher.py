@@ -491,6 +491,7 @@ class LeaderFetcher:
         self, connection: LeaderConnection, request: _SentFetch, answer: FetchResponse, said: Sequence[ReplicaDamage]
     ) -> Work[None]:
         """Give each partition its part of the answer."""
+        yield from self._prepare(answer)
         silent = dict.fromkeys(request.named)
         since = 0
         for topic_id, partitions in answer.topics:
@@ -530,6 +531,19 @@ class LeaderFetcher:
                 followed.say(None, request.number)
                 self._changed[key] = None
             self._session_epoch = 0
+
+    def _prepare(self, answer: FetchResponse) -> Work[None]:
+        """Have threads prepare logs that get their first records with an answer."""
+        since = 0
+        for topic_id, partitions in answer.topics:
+            assert isinstance(topic_id, bytes)
+            for fetched in partitions:
+                followed = self._followed.get((topic_id, fetched.partition)) if fetched.records else None
+                if followed is not None and not followed.follower.log.local.identity.is_synced:
+                    followed.follower.prepare_append()
+                    since += 1
+                    if since % _TAKEN_AT_ONCE == 0:
+                        yield None
 
     def __repr__(self) -> str:
         return f"<LeaderFetcher of broker {self.leader_id} partitions={len(self._followed)}>"

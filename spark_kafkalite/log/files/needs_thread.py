@@ -27,6 +27,8 @@ class NeedsThread(Exception):
     """
 
     goes_on = False
+    # Whether the work is a sync of files, for which there are threads of their own.
+    syncs = False
     # Takes up an error of the work, for the same to meet it when it is asked again.
     on_error: Callable[[OSError | CorruptMessage], None] | None = None
 

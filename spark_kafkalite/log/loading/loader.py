@@ -238,8 +238,8 @@ class Identities:
         try:
             return read_topic_id(self._fs, f"{found.path}/{PARTITION_METADATA_FILE}")
         except (CheckpointError, NotADirectoryError):
-            # An unsynced file that a power loss emptied: nothing was flushed to this log either. What is no directory
-            # is refused when it is opened.
+            # An unsynced file that a power loss emptied: this log has had no record either (rule R21). What is no
+            # directory is refused when it is opened.
             return None
 
     def is_foreign(self, found: FoundLog, topic_id: bytes | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import wraps
@@ -107,6 +108,14 @@ async def test_alone_an_append_is_committed_at_once() -> None:
 
 
 @stage
+async def test_a_load_has_the_log_take_the_first_append_without_a_sync() -> None:
+    on = Stage()
+    assert await on.read() == []
+    on.fs.fail("sync", errno.EIO, path_part="partition.metadata")
+    assert await on.append() == 0
+
+
+@stage
 async def test_with_flush_before_ack_one_flush_commits_many() -> None:
     on = Stage(flush_before_ack=True)
     several = [on.append() for _ in range(5)]
@@ -171,6 +180,7 @@ async def test_too_few_replicas_and_too_large_batches_are_refused() -> None:
 async def test_a_load_waits_until_what_is_there_is_committed() -> None:
     on = Stage(min_insync_replicas=2, epoch=3)
     # Left by another leader, and not in enough replicas.
+    on.partition.log.make_appendable()
     on.partition.check_leader().try_append(
         memoryview(make_batch([b"old"], key=b"k", timestamp_ms=on.clock.wall_ms())), 9
     )
@@ -186,6 +196,7 @@ async def test_a_load_waits_until_what_is_there_is_committed() -> None:
 @stage
 async def test_a_load_ends_with_the_leadership() -> None:
     on = Stage(min_insync_replicas=2)
+    on.partition.log.make_appendable()
     on.partition.check_leader().try_append(
         memoryview(make_batch([b"old"], key=b"k", timestamp_ms=on.clock.wall_ms())), 9
     )

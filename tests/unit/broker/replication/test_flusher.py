@@ -44,6 +44,9 @@ class Flushed:
         config = self.config(**settings)
         host = LogHost.alone(OpenFiles(self.fs), "/logs", self.clock)
         self.log = PartitionLog.create(host, "/logs/t-0", TP, b"i" * 16, config)
+        self.log.make_appendable()
+        # A small file for the first flush to sync besides the segment.
+        self.log.local.unsynced.add_path("/logs/t-0/partition.metadata")
         self.flusher = Flusher(
             self.log,
             self.clock,

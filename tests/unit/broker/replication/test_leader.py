@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -302,6 +303,30 @@ def test_whoever_waits_is_answered_when_the_epoch_ends(harness: Harness, partiti
     # Whoever comes later is answered at once.
     leader.append_later(QueuedBatch(batch, 9, header, queued.append, lambda: None))
     assert [error.code for error in queued] == [code, code]
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_the_first_record_of_a_log_waits_for_a_thread_and_the_next_ones_behind_it(
+    harness: Harness, is_sound: bool
+) -> None:
+    partition = harness.partition(is_new=True)
+    leader = partition.check_leader()
+    batches = [harness.batch(), harness.batch(2)]
+    outcomes: list[Any] = []
+    header = leader.try_append(batches[0], 9)
+    assert not isinstance(header, AppendResult)
+    leader.append_later(QueuedBatch(batches[0], 9, header, outcomes.append, lambda: None))
+    leader.append_later(QueuedBatch(batches[1], 9, None, outcomes.append, lambda: None))
+    assert (outcomes, partition.log.log_end_offset) == ([], 0)
+    if not is_sound:
+        harness.fs.fail("sync", errno.EIO, path_part="partition.metadata")
+    harness.io.run_one()
+    if is_sound:
+        assert outcomes == [AppendResult(0, 0, -1, False), AppendResult(1, 2, -1, False)]
+        assert isinstance(leader.try_append(harness.batch(), 9), AppendResult)
+    else:
+        assert [error.code for error in outcomes] == [56, 56]
+        assert (len(harness.failures), partition.log.log_end_offset) == (1, 0)
 
 
 class Answers:

@@ -85,12 +85,17 @@ class Harness:
         self.failures.append(error)
         partition.go_offline(error)
 
-    def partition(self, *, lead: bool = True, isr: tuple[int, ...] = (1,), **settings: object) -> Partition:
+    def partition(
+        self, *, lead: bool = True, isr: tuple[int, ...] = (1,), is_new: bool = False, **settings: object
+    ) -> Partition:
+        """``is_new``: the log has never been appended to, so its identity is yet to be synced."""
         config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
         self.fs.make_directories("/logs")
         self.fs.sync_directory("/")
         host = LogHost.alone(OpenFiles(self.fs), "/logs", self.clock)
         log = PartitionLog.create(host, "/logs/t-0", TP, b"i" * 16, config)
+        if not is_new:
+            log.make_appendable()
         partition = Partition(TP, b"i" * 16, log, self.services)
         if lead:
             partition.become_leader(partition_state(*isr, replicas=(1,), epoch=0, version=0))
@@ -101,6 +106,7 @@ class Harness:
         return memoryview(make_batch(values, timestamp_ms=self.clock.wall_ms(), **options))
 
     def append(self, partition: Partition, count: int = 1, **options: Any) -> AppendResult:
+        partition.log.make_appendable()
         result = partition.check_leader().try_append(self.batch(count, **options), 9)
         assert isinstance(result, AppendResult)
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 from collections.abc import Callable, Iterator
@@ -645,6 +646,7 @@ def test_a_full_disk_is_waited_for_and_a_broken_one_is_not(make_world: Callable[
 
 def test_only_what_is_flushed_is_acknowledged_where_that_is_asked(make_world: Callable[..., World]) -> None:
     world = make_world(1, flush_before_ack="true")
+    world.partitions[0].log.make_appendable()
     world.io.held = True
     world.leader.append(0, 1)
     world.follow()
@@ -658,6 +660,35 @@ def test_only_what_is_flushed_is_acknowledged_where_that_is_asked(make_world: Ca
     world.run()
     asked = [one.fetch_offset for request in world.leader.requests for _, some in request.topics for one in some]
     assert asked == [0, 2]
+
+
+def test_logs_that_get_their_first_records_with_one_answer_are_prepared_together(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(3)
+    world.io.held = True
+    for number in range(3):
+        world.leader.append(number, 2)
+    world.follow()
+    world.run()
+    # One for each log, and the first of them is waited for.
+    assert len(world.io.work) == 4
+    assert [partition.log.log_end_offset for partition in world.partitions] == [0, 0, 0]
+    world.io.run_all()
+    world.run()
+    assert world.io.work == []
+    assert all(world.is_same(number) for number in range(3))
+
+
+def test_a_disk_that_cannot_sync_the_first_append_takes_its_partition_offline(make_world: Callable[..., World]) -> None:
+    world = make_world(2)
+    world.fs.fail("sync", errno.EIO, path_part="/mine/t-0/partition.metadata")
+    for number in range(2):
+        world.leader.append(number, 2)
+    world.follow()
+    world.run()
+    assert world.failed == [world.partitions[0]] and world.partitions[0].log.log_end_offset == 0
+    assert world.is_same(1)
 
 
 def test_what_a_start_has_lost_is_copied_again(make_world: Callable[..., World]) -> None:

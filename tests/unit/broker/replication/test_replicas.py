@@ -126,7 +126,9 @@ class World:
 
     def append(self, key: TopicPartition, count: int = 1) -> None:
         batch = make_batch([b"value"] * count, timestamp_ms=1)
-        self.replicas.get(key).check_leader().try_append(memoryview(batch), 9)
+        partition = self.replicas.get(key)
+        partition.log.make_appendable()
+        partition.check_leader().try_append(memoryview(batch), 9)
 
 
 @pytest.fixture

@@ -183,6 +183,7 @@ def test_flush_without_descriptors_is_repeated(start: Start) -> None:
     fs = MemoryFs()
     log = start(fs).create(KEYS[0], ID)
     append(log, 0)
+    log.local.unsynced.add_path(f"{log.directory}/partition.metadata")
     fs.fail("open", errno.EMFILE, path_part="partition.metadata")
     with pytest.raises(KafkaStorageError, match="at present"):
         log.flush()

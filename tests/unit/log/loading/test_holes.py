@@ -484,7 +484,8 @@ def test_reader_comes_to_the_end_before_anybody_produces(
     assert (filler.base_offset, filler.next_offset, filler.record_count, filler.producer_id) == (9, 10, 0, -1)
     assert (filler.max_timestamp, filler.base_timestamp, filler.partition_leader_epoch) == (-1, -1, 0)
     check_crc(piece.read(), 0, filler.size_bytes)
-    assert log.offset_of_max_timestamp(10) is not None and not log.local.has_unsynced
+    assert log.offset_of_max_timestamp(10) is not None
+    assert log.recovery_point == 10 and not log.local.has_sealed_unflushed
     caplog.clear()
     # Neither a crash nor a stop in order finds a hole where the batch is.
     after = stopped.crash(CrashMode.POWER if power else CrashMode.PROCESS)
