@@ -7,6 +7,15 @@ from pathlib import Path
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
+from spark_kafkalite.acls import (
+    AccessControlEntry,
+    Acl,
+    Operation,
+    PatternType,
+    PermissionType,
+    Resource,
+    ResourceType,
+)
 from spark_kafkalite.client.admin.admin import ConfigChange, NewTopic
 from spark_kafkalite.processes.child_process import ChildFailed
 from spark_kafkalite.processes.cluster import BrokerProcess
@@ -16,6 +25,14 @@ from tests.upgrade.last_release import LastRelease
 from tests.upgrade.upgraded_cluster import change, settle, three_brokers
 
 MOVED, MOVING, STILL = (TopicPartition(name, 0) for name in ("moved", "moving", "still"))
+AUTHORIZER: dict[str, object] = {
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+ACL = Acl(
+    Resource(ResourceType.TOPIC, PatternType.LITERAL, "still"),
+    AccessControlEntry("User:alice", "*", Operation.READ, PermissionType.ALLOW),
+)
 SETTING = "max.connection.creation.rate"
 
 
@@ -105,21 +122,30 @@ def begin_a_move_that_cannot_end(cluster: KafkaliteCluster, admin: Admin) -> Non
     wait_until(has_begun, "a reassignment to a broker that has just died")
 
 
-def test_a_broker_of_its_own_goes_back_with_users_in_its_registry(tmp_path: Path, last_release: LastRelease) -> None:
-    broker = BrokerProcess(tmp_path / "data")
+def test_a_broker_of_its_own_goes_back_with_users_and_acls_in_its_registry(
+    tmp_path: Path, last_release: LastRelease
+) -> None:
+    broker = BrokerProcess(tmp_path / "data", overrides=AUTHORIZER)
     with broker, Admin(bootstrap_servers=broker.bootstrap) as admin:
         for topic, _ in (MOVED, MOVING, STILL):
             admin.create_topic(topic)
         admin.set_password("alice", "alice-secret")
         admin.alter_client_quotas({"user": "alice"}, {"producer_byte_rate": 1e9})
+        admin.create_acls([ACL])
         produce(broker.bootstrap, 0, 10)
+        # As the page says, what the last release lacks is taken out before.
+        assert broker.stop() == 0
+        broker.overrides.clear()
         change(broker, last_release, back=True)
         produce(broker.bootstrap, 10, 10)
         admin.create_topic("made-by-the-last-release")
+        assert broker.stop() == 0
+        broker.overrides.update(AUTHORIZER)
         change(broker, last_release)
         check_all_have(broker.bootstrap, 20)
         assert admin.describe_users().keys() == {"alice"}
         assert len(admin.describe_client_quotas()) == 1
+        assert admin.describe_acls() == [ACL]
 
 
 def test_settings_that_the_last_release_lacks_are_named_before_it_touches_anything(

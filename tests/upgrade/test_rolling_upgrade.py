@@ -42,12 +42,15 @@ def test_brokers_change_to_this_version_and_back_under_load(tmp_path: Path, last
                         all_are_new = not any(runs(each, last_release) for each in cluster.brokers.values())
                         assert moves(admin, TopicPartition(made[-1], 0)) == all_are_new
 
-        status = ("cluster", "status", "--bootstrap-server", cluster.bootstrap)
+        at = ("--bootstrap-server", cluster.bootstrap)
+        status = ("cluster", "status", *at)
         try:
             roll(cluster, last_release, after_each=goes_on)
             change(cluster.registry, last_release)
             goes_on()
             assert "under-replicated: 0, " in last_release.command(*status)
+            read = ("consume", "--topic", "ours", "--from-beginning", "--max-messages", "30", *at)
+            assert "Processed a total of 30 messages" in last_release.command(*read)
             roll(cluster, last_release, back=True, after_each=goes_on)
             change(cluster.registry, last_release, back=True)
             goes_on()
