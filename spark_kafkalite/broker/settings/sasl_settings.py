@@ -56,8 +56,8 @@ SASL_LISTENER_SETTINGS: Final = (
         "string",
         "DEFAULT",
         "GSSAPI: how the principal of a client becomes a user: DEFAULT, and Kafka's rules RULE:[N:FORMAT], (MATCH), "
-        "s/PATTERN/REPLACEMENT/g, L or U; the first one that fits counts. DEFAULT: the first part of a principal of the "
-        "default realm. A client without a rule that fits is refused.",
+        "s/PATTERN/REPLACEMENT/g, L or U; the first one that fits counts. DEFAULT: the first part of a principal of "
+        "the default realm. A client without a rule that fits is refused.",
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.url",
