@@ -79,14 +79,23 @@ class KeySource:
     def __str__(self) -> str:
         return f"{self.setting}={self.url}"
 
+    def check(self) -> None:
+        """Raise ConfigError for a file without keys, and for a trust store that cannot be used."""
+        try:
+            if self._is_file:
+                self.fetch()
+            elif self.url.startswith("https:"):
+                self._tls()
+        except KeysUnavailable as error:
+            raise ConfigError(str(error)) from None
+
     @property
-    def is_file(self) -> bool:
-        """Whether the keys are in a file."""
+    def _is_file(self) -> bool:
         return self.url.startswith("file:")
 
     def fetch(self) -> KeySet:
         """Return the keys as they are now. Blocks for at most 5 seconds. Raises KeysUnavailable."""
-        data = self._read() if self.is_file else self._asked()
+        data = self._read() if self._is_file else self._asked()
         if len(data) > LONGEST_ANSWER:
             raise KeysUnavailable(f"{self}: it has more than {LONGEST_ANSWER} bytes, which no JWK set needs")
         try:

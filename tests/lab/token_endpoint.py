@@ -87,6 +87,8 @@ class TokenEndpoint:
         self.lifetime_s = lifetime_s
         self.requests: list[TokenRequest] = []
         self.answer_always: HttpAnswer | None = None
+        # Instead of the keys.
+        self.keys_answer: HttpAnswer | None = None
         self._answers: deque[HttpAnswer] = deque()
         self._client = (client_id, client_secret)
         self._subject = subject or client_id
@@ -271,8 +273,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(endpoint._answer_to(request))
 
     def do_GET(self) -> None:
-        known = self.path == "/jwks"
-        self._send(_json_answer(200, self.server.endpoint.jwks()) if known else HttpAnswer(404))
+        endpoint, known = self.server.endpoint, self.path == "/jwks"
+        keys = endpoint.keys_answer or _json_answer(200, endpoint.jwks())
+        self._send(keys if known else HttpAnswer(404))
 
     def _send(self, answer: HttpAnswer) -> None:
         stopped = self.server.endpoint._stopped

@@ -59,7 +59,7 @@ class AcceptedTokens:
                 )
         entry = _jaas_entry(listener, OAUTHBEARER, OAUTHBEARER_MODULE)
         keys = KeySource.of(
-            f"{own}{_OAUTH}jwks.endpoint.url",
+            f"{_OAUTH}jwks.endpoint.url",
             url,
             {} if entry is None else entry.options,
             refresh_s=values["jwks.endpoint.refresh.ms"] / 1000,

@@ -15,9 +15,8 @@ import math
 from collections.abc import Sequence
 
 from spark_kafkalite.broker.event_log import QuietLog
-from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.net.io_threads import IoThreads, Lane
-from spark_kafkalite.security.key_source import KeySource, KeysUnavailable
+from spark_kafkalite.security.key_source import KeySource
 from spark_kafkalite.security.signing_keys import KeySet, SigningKey
 
 logger = logging.getLogger(__name__)
@@ -43,14 +42,10 @@ class TokenKeys:
     def start(self) -> None:
         """Begin to fetch the keys.
 
-        Raises ConfigError if they are to come from a file that has none. An identity provider that cannot be
+        Raises ConfigError for files that cannot be used (:meth:`KeySource.check`). An identity provider that cannot be
         reached is no such error: no broker would start meanwhile.
         """
-        if self._source.is_file:
-            try:
-                self._source.fetch()
-            except KeysUnavailable as error:
-                raise ConfigError(str(error)) from None
+        self._source.check()
         self._fetch_now()
 
     def stop(self) -> None:

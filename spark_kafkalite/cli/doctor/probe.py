@@ -26,6 +26,7 @@ PACKAGES = {
     "cramjam": "cramjam",
     "pyspark": "pyspark",
     "cryptography": "cryptography",
+    "PyJWT": "jwt",
     "gssapi": "gssapi",
     "krb5": "krb5",
 }

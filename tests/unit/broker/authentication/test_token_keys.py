@@ -32,7 +32,8 @@ class Provider:
     refresh_s: float = 3600.0
     backoff_s: float = 0.1
     backoff_max_s: float = 10.0
-    is_file: bool = False
+
+    def check(self) -> None: ...
 
     def fetch(self) -> KeySet:
         self.asked_s.append(round(self.loop.time(), 1))
