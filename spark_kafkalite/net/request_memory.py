@@ -9,6 +9,10 @@ connection may exceed the limit until its request is complete, one connection at
 take more than the limit and one request. A connection that stops reading for another reason lets the next one go on, as
 one does whose client is over its quota.
 
+One client with many connections must not fill the memory for all others. So each client, a user or an address, has a
+share (:class:`MemoryShares`). A share is a limit of the same kind below that of the whole memory, with an exempt
+connection of its own: what waits for the share waits for that client's own requests.
+
 A few buffers for requests of up to ``_KEPT_BYTES`` are kept and used again. The reason is that new memory costs more
 than all other work for a request: a page fault for every 4 KiB, and the unmapping. A request owns its buffer for as
 long as its memory is valid, so no request sees another one's data.
@@ -26,6 +30,9 @@ from spark_kafkalite.wire.frame import lend_memory
 _KEPT_FROM_BYTES = 32 * 1024
 # The largest batch that Apache Kafka accepts by default, and room for the request around it.
 _KEPT_BYTES = 1024 * 1024 + 64 * 1024
+# A client's share is this part of the whole. With its exempt request a client leaves room for others, if no request is
+# larger than half of the memory.
+_SHARE = 2
 # As many requests as a broker with few cores receives at once. The broker never releases kept buffers.
 _MOST_KEPT = 4
 
@@ -85,58 +92,68 @@ class PausedConnection(Protocol):
 class RequestMemory:
     """The count of bytes, its limit, and the connections that wait for the count to fall."""
 
-    __slots__ = ("_exempt", "_is_passing", "_limit_bytes", "_waiting", "buffers", "used_bytes")
+    __slots__ = ("_exempt", "_is_passing", "_waiting", "_whole", "buffers", "limit_bytes", "used_bytes")
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(self, limit_bytes: int, whole: RequestMemory | None = None) -> None:
+        """``whole`` is the memory of which this is a share."""
+        self.limit_bytes = limit_bytes
+        self._whole = whole
         self._waiting: dict[PausedConnection, None] = {}
         self._exempt: PausedConnection | None = None
         self._is_passing = False
-        self.buffers = FrameBuffers()
+        self.buffers: FrameBuffers = FrameBuffers() if whole is None else whole.buffers
         self.used_bytes = 0
 
     def may_read(self, reader: PausedConnection) -> bool:
         """Return whether ``reader`` may read now. If not, its ``memory_available`` is called when it may."""
-        if self.used_bytes < self._limit_bytes or reader is self._exempt:
-            return True
-        if self._exempt is None:
+        if self.used_bytes >= self.limit_bytes and reader is not self._exempt:
+            if self._exempt is not None:
+                self._waiting[reader] = None
+                return False
             self._exempt = reader
-            return True
-        self._waiting[reader] = None
-        return False
+        return self._whole is None or self._whole.may_read(reader)
 
     def take(self, size_bytes: int) -> None:
         """Count bytes that have arrived. This never fails, because the memory is already in use."""
         self.used_bytes += size_bytes
+        if self._whole is not None:
+            self._whole.take(size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
         """Subtract released bytes; wake the waiting connections if the count falls below the limit."""
         self.used_bytes -= size_bytes
-        if self._waiting and self.used_bytes < self._limit_bytes:
+        if self._whole is not None:
+            self._whole.give_back(size_bytes)
+        if self._waiting and self.used_bytes < self.limit_bytes:
             waiting, self._waiting = self._waiting, {}
             for reader in waiting:
                 reader.memory_available()
 
     def request_complete(self, reader: PausedConnection) -> None:
         """Note that the request of ``reader`` is complete. It may not exceed the limit any more; the next one may."""
+        if self._whole is not None:
+            self._whole.request_complete(reader)
         if reader is self._exempt:
             self._pass_exemption_on()
 
     def stopped_reading(self, reader: PausedConnection) -> None:
         """Note that ``reader`` is not read for another reason. Others go on; when it is read again it asks again."""
         self._waiting.pop(reader, None)
+        if self._whole is not None:
+            self._whole.stopped_reading(reader)
         if reader is self._exempt:
             self._pass_exemption_on()
 
     def hinders(self, reader: PausedConnection) -> bool:
-        """Return whether others wait until the request of ``reader`` is complete."""
-        return reader is self._exempt and bool(self._waiting)
+        """Return whether others wait until the request of ``reader`` is complete, and it is read."""
+        if self._whole is None:
+            return reader is self._exempt and bool(self._waiting)
+        is_read = reader not in self._whole._waiting
+        return self._whole.hinders(reader) or (is_read and reader is self._exempt and bool(self._waiting))
 
     def forget(self, reader: PausedConnection) -> None:
         """Remove a closed connection."""
-        self._waiting.pop(reader, None)
-        if reader is self._exempt:
-            self._pass_exemption_on()
+        self.stopped_reading(reader)
 
     def _pass_exemption_on(self) -> None:
         self._exempt = None
@@ -145,9 +162,33 @@ class RequestMemory:
             return
         self._is_passing = True
         try:
-            while self._exempt is None and self._waiting and self.used_bytes >= self._limit_bytes:
+            while self._exempt is None and self._waiting and self.used_bytes >= self.limit_bytes:
                 self._exempt = next(iter(self._waiting))
                 del self._waiting[self._exempt]
                 self._exempt.memory_available()
         finally:
             self._is_passing = False
+
+
+class MemoryShares:
+    """The shares of clients in a memory, each as long as the client has connections."""
+
+    def __init__(self, whole: RequestMemory) -> None:
+        self._whole = whole
+        # With the number of connections, by client.
+        self._shares: dict[str, tuple[RequestMemory, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    def enter(self, client: str) -> RequestMemory:
+        """Return the share of a client for one more connection, which has to :meth:`leave` it."""
+        share, count = self._shares.get(client) or (RequestMemory(self._whole.limit_bytes // _SHARE, self._whole), 0)
+        self._shares[client] = share, count + 1
+        return share
+
+    def leave(self, client: str) -> None:
+        """Take note that a connection of a client uses its share no longer."""
+        share, count = self._shares.pop(client)
+        if count > 1:
+            self._shares[client] = share, count - 1

@@ -27,7 +27,7 @@ from spark_kafkalite.broker.network.connection import Connection, Limits
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener
-from spark_kafkalite.broker.network.session import Handshake, Session
+from spark_kafkalite.broker.network.session import ANONYMOUS, Handshake, Session
 from spark_kafkalite.broker.quotas.connection_rates import UNLIMITED, ConnectionRates
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.settings.listener_settings import OF_ONE_LISTENER
@@ -38,7 +38,7 @@ from spark_kafkalite.net.descriptors import Descriptors
 from spark_kafkalite.net.event_loop import end_of_pass
 from spark_kafkalite.net.listening import ListeningSocket, bind
 from spark_kafkalite.net.outbox import ROOM_BYTES
-from spark_kafkalite.net.request_memory import RequestMemory
+from spark_kafkalite.net.request_memory import MemoryShares, RequestMemory
 from spark_kafkalite.security.cluster_secret import ClusterSecret
 from spark_kafkalite.slices import Slices
 from spark_kafkalite.wire.frame import HEAD_BYTES
@@ -110,6 +110,9 @@ class Acceptor:
         # The number of clients' connections.
         self._client_count = 0
         self._by_address: Counter[str] = Counter()
+        self._shares = MemoryShares(memory)
+        # Whose share of the request memory a connection uses: a user's, or that of an address; brokers have the whole.
+        self._sharers: dict[Connection, str] = {}
         # Those of clients whose TLS handshake or authentication is not complete, the oldest first.
         self._shaking: dict[Connection, None] = {}
         # The number of connections accepted so far, by listener.
@@ -262,6 +265,7 @@ class Acceptor:
         if not is_for_brokers:
             self._client_count += 1
             self._by_address[host] += 1
+            self._share_memory(connection, host)
         logger.debug("connection from %s", connection.session.peer)
         is_stranger = channel.needs_handshake or session.handshake is not Handshake.COMPLETE
         if is_stranger and not is_for_brokers:
@@ -278,8 +282,23 @@ class Acceptor:
 
     def handshake_complete(self, connection: Connection) -> None:
         """Take note that a channel may be used, or that its client has authenticated (``connection.Owner``)."""
-        if connection.session.handshake is Handshake.COMPLETE:
-            self._shaking.pop(connection, None)
+        session = connection.session
+        if session.handshake is not Handshake.COMPLETE:
+            return
+        self._shaking.pop(connection, None)
+        if session.broker_id is not None:
+            self._share_memory(connection, None)
+        elif session.principal != ANONYMOUS:
+            self._share_memory(connection, session.principal)
+
+    def _share_memory(self, connection: Connection, client: str | None) -> None:
+        """Let a connection use the share of a client, or the whole memory."""
+        before = self._sharers.pop(connection, None)
+        connection.use_memory(self.memory if client is None else self._shares.enter(client))
+        if client is not None:
+            self._sharers[connection] = client
+        if before is not None:
+            self._shares.leave(before)
 
     def _problem_with_one_more(self, host: str, *, is_for_brokers: bool) -> str | None:
         """Return why a new connection must be closed at once, None if it may stay."""
@@ -304,6 +323,9 @@ class Acceptor:
         peer = connection.session.peer
         host = self._connections.pop(connection, None)
         self._shaking.pop(connection, None)
+        sharer = self._sharers.pop(connection, None)
+        if sharer is not None:
+            self._shares.leave(sharer)
         if host is not None:
             self._client_count -= 1
             self._by_address[host] -= 1

@@ -123,6 +123,7 @@ class Connection:
         "_held",
         "_hinders_until_s",
         "_incoming",
+        "_memory",
         "_muted_until_s",
         "_next_turn",
         "_now",
@@ -150,6 +151,7 @@ class Connection:
             uses_sasl = session.listener.protocol.uses_sasl
             most_bytes = owner.limits.max_unauthenticated_bytes if uses_sasl else _MOST_BEFORE_PROOF_BYTES
         self._frames = FrameReader(most_bytes, owner.scratch)
+        self._memory = owner.memory
         self._incoming = Incoming(self._frames, owner.memory)
         # By how much work that is not done.
         self._held = 0
@@ -239,7 +241,7 @@ class Connection:
 
     def _read(self) -> None:
         owner = self._owner
-        if not owner.memory.may_read(self):
+        if not self._memory.may_read(self):
             self._readiness.set_reading(False)
             return
         frames = self._frames
@@ -267,10 +269,10 @@ class Connection:
             finally:
                 self._incoming.served(frame)
             # Also if another request has begun: a client that sends without a pause would keep the others out.
-            owner.memory.request_complete(self)
+            self._memory.request_complete(self)
         self._serve_received()
         if frames.partial is None:
-            owner.memory.request_complete(self)
+            self._memory.request_complete(self)
 
     @property
     def _limit_name(self) -> str:
@@ -281,6 +283,13 @@ class Connection:
         """Take requests of any allowed size, although the session began with a handshake."""
         self._frames.max_frame_bytes = self._owner.limits.max_frame_bytes
         self._owner.handshake_complete(self)
+
+    def use_memory(self, memory: RequestMemory) -> None:
+        """Count requests in another memory from now on: the share of a client, or the whole for a broker."""
+        if memory is not self._memory:
+            self._memory.forget(self)
+            self._memory = memory
+            self._incoming.move_to(memory)
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
         """Return memory with the request being served that stays as it is until the returned function is called."""
@@ -380,11 +389,11 @@ class Connection:
         if not self.closed:
             self._maybe_resume()
             if not self._readiness.reading:
-                self._owner.memory.stopped_reading(self)
+                self._memory.stopped_reading(self)
 
     def _stop_reading(self) -> None:
         self._readiness.set_reading(False)
-        self._owner.memory.stopped_reading(self)
+        self._memory.stopped_reading(self)
 
     # Answering ------------------------------------------------------------------------------------------------------
 
@@ -520,7 +529,7 @@ class Connection:
         if now_s > self.session.handshake_due_s:
             failed = self.session.handshake is Handshake.FAILED
             return "failed to authenticate" if failed else "did not authenticate in time (request.read.timeout.ms)"
-        if not self._owner.memory.hinders(self):
+        if not self._memory.hinders(self):
             self._hinders_until_s = math.inf
         else:
             earned_s = self._frames.filled_bytes / _HINDERING_BYTES_PER_S
@@ -570,7 +579,7 @@ class Connection:
         self._readiness.close()
         self.closed = True
         self._channel.close()
-        self._owner.memory.forget(self)
+        self._memory.forget(self)
         self._incoming.close()
         self._outbox.clear()
         pending, self._pending = self._pending, deque()

@@ -136,7 +136,8 @@ BROKER_SETTINGS = SettingGroup(
             "queued.max.request.bytes",
             "long",
             256 * MEBIBYTE,
-            "Memory of all requests that have not fully arrived or wait for their turn; above it reading pauses.",
+            "Memory of all requests that have not fully arrived or wait for their turn; above it reading pauses. "
+            "One user, or one address of clients that have not authenticated, gets half of it.",
             unit="bytes",
             minimum=MEBIBYTE,
         ),

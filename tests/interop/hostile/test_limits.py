@@ -16,7 +16,10 @@ from spark_kafkalite import Admin
 from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages import alter_client_quotas as quotas
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
+from spark_kafkalite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.interop.security.asked_rights import login
+from tests.interop.security.test_authorization import SECURED
 from tests.interop.support.raw_client import RawClient
 from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S, wait_until
@@ -248,3 +251,39 @@ def test_requests_that_stop_arriving_hinder_the_others_for_seconds_only(tmp_path
             slow = stack.enter_context(RawClient(broker.bootstrap))
             slow.socket.sendall(struct.pack(">i", 8_000_000) + bytes(sent_bytes))
         assert max(answered_s(good) for _ in range(200)) < SOON_S
+
+
+@pytest.mark.parametrize("by", ["address", "user"])
+def test_a_client_with_many_connections_leaves_the_others_memory(tmp_path: Path, by: str) -> None:
+    """A hundred requests that stop half-way: of another address, or of another user at the same one."""
+    overrides = {**SECURED, **LITTLE_MEMORY} if by == "user" else LITTLE_MEMORY
+    with BrokerProcess(tmp_path / "data", overrides=overrides) as broker, contextlib.ExitStack() as stack:
+
+        def connected(name: str, address: str) -> RawClient:
+            if by == "user":
+                return stack.enter_context(login(broker.bootstrap, name))
+            target, source = ("127.0.0.1", broker.port), (address, 0)
+            return stack.enter_context(RawClient.over(socket.create_connection(target, PATIENCE_S, source)))
+
+        good = connected("admin", "127.0.0.1")
+        topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+        good.call(CreateTopicsRequest(topics=[topic], timeout_ms=20_000), 7)
+        answered_s(good)
+        greedy = [connected("alice", "127.0.0.2").socket for _ in range(100)]
+        for each in greedy:
+            each.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                each.send(struct.pack(">i", 8_000_000) + bytes(400_000))
+        for _ in range(100):
+            answered_s(good)
+        # The broker closes one of them after the other, each after seconds. It has not waited for that.
+        assert sum(map(is_closed, greedy)) < 20
+
+
+def is_closed(peer: socket.socket) -> bool:
+    try:
+        return peer.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True

@@ -1,4 +1,4 @@
-from spark_kafkalite.net.request_memory import FrameBuffers, RequestMemory
+from spark_kafkalite.net.request_memory import FrameBuffers, MemoryShares, RequestMemory
 
 
 class Reader:
@@ -80,6 +80,30 @@ def test_those_that_cannot_read_when_it_is_their_turn_are_passed_over() -> None:
     memory.request_complete(exempt)
     assert {reader.woken for reader in (*stopped, good)} == {1}
     assert memory.may_read(good)
+
+
+def test_a_client_that_has_used_its_share_leaves_the_rest_to_others() -> None:
+    memory = RequestMemory(100)
+    shares = MemoryShares(memory)
+    greedy, other = shares.enter("User:greedy"), shares.enter("User:other")
+    assert shares.enter("User:greedy") is greedy
+    exempt, waiting, good = Reader(), Reader(), Reader()
+    greedy.take(50)
+    assert greedy.may_read(exempt) and not greedy.may_read(waiting)
+    assert greedy.hinders(exempt) and not memory.hinders(exempt)
+    assert other.may_read(good)
+    # Its exempt request counts for all, and it is not this one's fault when it waits for others.
+    greedy.take(50)
+    assert memory.used_bytes == 100
+    assert other.may_read(good) and not greedy.may_read(exempt)
+    assert memory.hinders(good) and not greedy.hinders(exempt)
+    memory.request_complete(good)
+    assert (exempt.woken, waiting.woken) == (1, 0) and greedy.may_read(exempt)
+    greedy.give_back(60)
+    assert waiting.woken == 1 and memory.used_bytes == 40
+    for client in ("User:greedy", "User:greedy", "User:other"):
+        shares.leave(client)
+    assert len(shares) == 0
 
 
 def test_buffers_are_writable_and_of_the_asked_size() -> None:
