@@ -1,0 +1,141 @@
+"""How many instructions does a broker execute for a small request, with and without metrics? Without noise.
+
+    python -m bench.instructions [TREE ...]
+
+Valgrind (callgrind) counts the instructions of the whole broker process, so a busy machine and its clock change
+nothing; two runs of one tree differ by less than a percent. A tree is a clone with a ``.venv``; without one it is this
+tree. Its broker runs twice, without and with ``metrics.listener``. Each request is ready-made and sent alone. What the
+broker does by itself meanwhile is measured before, while nobody asks, and subtracted.
+
+Instructions are no time: memory and system calls cost what is not counted here. They compare two versions of the same
+code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.commits import commit_request, find_coordinators
+from bench.raw_load import Link, batch_of, check_produced, fetch_request, produce_request
+from spark_kafkalite import Admin
+from spark_kafkalite.processes.child_process import ChildProcess
+from spark_kafkalite.processes.free_ports import free_ports
+
+ROOT = Path(__file__).parent.parent
+# CPython adapts its code to what runs; then it executes the same for each request.
+_WARM_UP, _REQUESTS, _ROUNDS = 300, 150, 7
+# Between two requests the broker rests for so many times as long as the last one took. Its timers then wake it as they
+# do while nobody asks, and cost the same.
+_REST = 2.0
+# Under callgrind everything takes some fifty times as long.
+_START_S = 900.0
+_METRICS = {"without": (), "with": ("--override", "metrics.listener=127.0.0.1:0")}
+
+
+class CountedBroker:
+    """A broker whose instructions are counted."""
+
+    def __init__(self, process: ChildProcess, bootstrap: str, directory: Path) -> None:
+        self.bootstrap = bootstrap
+        self._process = process
+        self._environment = {**os.environ, "TMPDIR": str(directory)}
+
+    def instructions(self) -> int:
+        """Return how many all threads have executed so far."""
+        shown = subprocess.run(
+            ["callgrind_control", "-e", str(self._process.pid)],
+            capture_output=True, text=True, check=True, env=self._environment,
+        ).stdout  # fmt: skip
+        return sum(int(count.replace(",", "")) for count in re.findall(r"(?m)^ *Th +\d+ +([\d,]+)", shown))
+
+    def each(self, link: Link, request: bytes) -> float:
+        """Return the instructions for one such request: those of some requests, less those of as much time without."""
+        before, began_s = self.instructions(), time.monotonic()
+        for _ in range(_REQUESTS):
+            sent_s = time.monotonic()
+            link.call(request)
+            time.sleep(_REST * (time.monotonic() - sent_s))
+        worked, worked_s = self.instructions() - before, time.monotonic() - began_s
+        before, began_s = self.instructions(), time.monotonic()
+        time.sleep(worked_s)
+        idle, idle_s = self.instructions() - before, time.monotonic() - began_s
+        return (worked - idle * worked_s / idle_s) / _REQUESTS
+
+
+@contextmanager
+def counted_broker(tree: Path, more: tuple[str, ...]) -> Iterator[CountedBroker]:
+    """Run the broker of a tree under callgrind. Raises ChildFailed if it does not start."""
+    with tempfile.TemporaryDirectory(prefix="kafkalite-bench-") as name:
+        directory = Path(name)
+        bootstrap = f"127.0.0.1:{free_ports(1)[0]}"
+        command = [
+            "valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={directory}/out",
+            # -P: without it the modules of the working directory would come first.
+            str(tree / ".venv" / "bin" / "python"), "-P", "-m", "spark_kafkalite.cli", "broker",
+            "--override", f"listeners=PLAINTEXT://{bootstrap}", "--override", f"log.dirs={directory}/data",
+            "--override", "log.initial.task.delay.ms=86400000", *more,
+        ]  # fmt: skip
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "TMPDIR": str(directory)}
+        process = ChildProcess(command, directory / "output", "broker", environment=environment)
+        try:
+            process.wait_until(lambda: "ready on" in process.stdout_text(), _START_S, "reporting that it is ready")
+            yield CountedBroker(process, bootstrap, directory)
+        finally:
+            process.kill()
+
+
+def measured(tree: Path, more: tuple[str, ...]) -> dict[str, float]:
+    """Return the instructions of one request of each kind: the median of some rounds."""
+    with counted_broker(tree, more) as broker:
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topic("read", 1)
+        find_coordinators(broker.bootstrap, ["group 0"])
+        produce = produce_request("read", [0], batch_of(1, timestamp_ms=1_780_000_000_000))
+        requests = {
+            "produce of one record": produce,
+            "fetch of one record": fetch_request("read", [(0, 0)], 1),
+            "commit of one offset": commit_request("group 0", [0]),
+        }
+        with Link(broker.bootstrap, timeout_s=_START_S) as link:
+            check_produced(link.call(produce))
+            for request in requests.values():
+                for _ in range(_WARM_UP):
+                    link.call(request)
+            figures: dict[str, list[float]] = {name: [] for name in requests}
+            for _ in range(_ROUNDS):
+                for name, request in requests.items():
+                    figures[name].append(broker.each(link, request))
+        return {name: statistics.median(found) for name, found in figures.items()}
+
+
+def main() -> int:
+    """Measure the trees, one after the other, and print a line for each kind of request."""
+    parser = argparse.ArgumentParser(prog="python -m bench.instructions", description=__doc__.partition("\n")[0])
+    parser.add_argument("trees", nargs="*", type=Path, default=[ROOT], help="clones with a .venv")
+    trees = [tree.resolve() for tree in parser.parse_args().trees]
+    if shutil.which("valgrind") is None:
+        print("valgrind is not installed: apt-get install valgrind", file=sys.stderr)
+        return 1
+    print(f"{'instructions a request':40} {'without':>10} {'with metrics':>13} {'more':>8}")
+    for tree in trees:
+        found = {name: measured(tree, more) for name, more in _METRICS.items()}
+        for request, without in found["without"].items():
+            counting = found["with"][request]
+            print(f"{tree.name + ': ' + request:40} {without:10,.0f} {counting:13,.0f} {counting - without:8,.0f}")
+            sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
