@@ -243,6 +243,8 @@ class ChaosCluster:
                 "inter.broker.listener.name": "INNER",
                 "replica.lag.time.max.ms": int(LAG_TIME_S * 1000),
                 "zookeeper.session.timeout.ms": int(SESSION_S * 1000),
+                # A start on a busy host, where all that is said to the registry passes through this process.
+                "zookeeper.connection.timeout.ms": int(PATIENCE_S * 1000),
                 **self._overrides,
             }
             self.cluster = KafkaliteCluster(
