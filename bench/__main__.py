@@ -42,6 +42,7 @@ NAMES = (
     "topics",
     "many_topics",
     "failover",
+    "reassignments",
     "replication",
     "spark_read_write",
     "spark_versions",

@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -24,6 +25,27 @@ if TYPE_CHECKING:
 
 _EVERY_S = 0.005
 _FLUSHED_EVERY = 200
+_BROKERS = (1, 2, 3)
+
+
+def lag_prefixes(directory: Path) -> dict[int, tuple[str, ...]]:
+    """Return what stands before the commands of brokers 1 to 3, by number; FILE is ``lag-N`` in the directory."""
+    return {number: (sys.executable, "-m", "bench.lag_broker", str(directory / f"lag-{number}")) for number in _BROKERS}
+
+
+def samples(directory: Path, windows: Sequence[tuple[int, float, float]]) -> tuple[list[float], list[float]]:
+    """Return the lags, and the CPU between wake-ups, in ms, of the brokers of :func:`lag_prefixes` that have ended.
+
+    Each window is a broker whose figures do not count in it (0 is none), and its begin and end in monotonic seconds.
+    """
+    late, busy = [], []
+    for number in _BROKERS:
+        for line in (directory / f"lag-{number}").read_text(encoding="ascii").splitlines():
+            at_s, late_s, busy_s = map(float, line.split())
+            if any(began_s <= at_s <= ended_s for left_out, began_s, ended_s in windows if left_out != number):
+                late.append(late_s * 1e3)
+                busy.append(busy_s * 1e3)
+    return late, busy
 
 
 def main(arguments: list[str]) -> int:

@@ -12,7 +12,6 @@ until some seconds after all of them are acknowledged again, with a record each 
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from bench.broker import RECORD_BYTES, latencies, produce
 from bench.failover import TOPIC, Pulse
+from bench.lag_broker import lag_prefixes, samples
 from bench.measurement import Row, Usage, percentile, resident_bytes, warm_page_cache
 from spark_kafkalite import Admin
 from spark_kafkalite.client.admin.admin import NewTopic
@@ -189,9 +189,7 @@ def _lagged(rounds: int, every_s: float) -> Iterator[Row]:
     windows: list[tuple[int, float, float]] = []
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="kafkalite-bench-")))
-        prefixes = {
-            number: (sys.executable, "-m", "bench.lag_broker", str(directory / f"lag-{number}")) for number in (1, 2, 3)
-        }
+        prefixes = lag_prefixes(directory)
         cluster = running.enter_context(KafkaliteCluster(directory / "cluster", command_prefix_of=prefixes))
         admin = running.enter_context(Admin(bootstrap_servers=cluster.bootstrap))
         admin.create_topic(TOPIC, _PULSED)
@@ -209,21 +207,9 @@ def _lagged(rounds: int, every_s: float) -> Iterator[Row]:
                 cluster.wait_in_sync(timeout_s=60)
         for broker in cluster.brokers.values():
             broker.stop()
-        late, busy = _samples(directory, windows)
+        late, busy = samples(directory, windows)
     note = f"{rounds} kills, {len(late)} wake-ups of 5 ms, with the waits for a processor"
     what = f"in a failover of 300 partitions, each with a record every {every_s * 1000:.0f} ms"
     yield Row(f"loop lag {what}: p99.9", "ms", [percentile(late, 0.999)], (), "-", False, at_most=20, note=note)
     yield Row(f"loop lag {what}: worst", "ms", [max(late)], (), "-", False, at_most=100, note=note)
     yield Row(f"loop {what}: worst turn of the thread's own CPU", "ms", [max(busy)], (), "-", False, at_most=100)
-
-
-def _samples(directory: Path, windows: Sequence[tuple[int, float, float]]) -> tuple[list[float], list[float]]:
-    """Return the lags, and the CPU between wake-ups, in ms, of brokers while another one was dead."""
-    late, busy = [], []
-    for number in (1, 2, 3):
-        for line in (directory / f"lag-{number}").read_text(encoding="ascii").splitlines():
-            at_s, late_s, busy_s = map(float, line.split())
-            if any(began_s <= at_s <= ended_s for killed, began_s, ended_s in windows if killed != number):
-                late.append(late_s * 1e3)
-                busy.append(busy_s * 1e3)
-    return late, busy
