@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.paths import PROJECT
 from tests.patience import PATIENCE_S
 
 
@@ -30,6 +31,12 @@ def run(*command: str | Path, directory: Path, environment: Mapping[str, str] | 
     )
     assert done.returncode == 0, f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout}"
     return done.stdout
+
+
+def git(*arguments: str) -> str | None:
+    """Return what git prints; None where it fails, as for a commit or a tag that this clone does not have."""
+    done = subprocess.run(["git", *arguments], cwd=PROJECT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 @dataclass(frozen=True)

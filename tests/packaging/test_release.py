@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import tomllib
 
 import pytest
 
 from spark_kafkalite.version import VERSION
+from tests.packaging.environments import git
 from tests.paths import PROJECT
 
 RELEASES: dict[str, str | None] = json.loads((PROJECT / "tests" / "packaging" / "releases.json").read_text())
 # The first release has no entry: it was never tagged.
 SECTIONS = re.findall(r"(?m)^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2})$", (PROJECT / "CHANGELOG.md").read_text())
-
-
-def git(*arguments: str) -> str | None:
-    """Return what git prints; None where it fails, as for a commit or a tag that this clone does not have."""
-    done = subprocess.run(["git", *arguments], cwd=PROJECT, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def test_the_newest_section_of_the_changelog_is_this_version() -> None:

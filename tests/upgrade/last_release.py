@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.packaging.environments import hasty_compiler, run
+from tests.packaging.environments import git, hasty_compiler, run
 from tests.paths import PROJECT
 
 _RELEASES: Final[dict[str, str | None]] = json.loads((PROJECT / "tests" / "packaging" / "releases.json").read_text())
@@ -37,12 +36,10 @@ class LastRelease:
 def unpack(directory: Path) -> LastRelease:
     """Make a tree of the last release whose commit is known; skip where this clone has no such commit."""
     version, commit = next((version, commit) for version, commit in reversed(_RELEASES.items()) if commit is not None)
+    if git("cat-file", "-t", commit) != "commit":
+        pytest.skip(f"this clone lacks the commit {commit} of release {version}: git fetch --unshallow")
     archive = directory / "release.tar"
-    made = subprocess.run(
-        ["git", "archive", "-o", str(archive), commit], cwd=PROJECT, capture_output=True, text=True, check=False
-    )
-    if made.returncode != 0:
-        pytest.skip(f"this clone lacks the commit {commit} of release {version} (git fetch --unshallow): {made.stderr}")
+    run("git", "archive", "-o", archive, commit, directory=PROJECT)
     tree = directory / "release"
     tree.mkdir()
     run("tar", "-x", "-f", archive, directory=tree)
