@@ -25,6 +25,7 @@ from spark_kafkalite.broker.quotas.allowance import Allowance, Windows
 # The rate of a broker without a throttle, which is Kafka's default.
 UNLIMITED: Final = 2**63 - 1
 _ALL: Final = "*"
+_AT_ONCE_S: Final = 0.1
 
 
 def is_listed(replicas: Collection[str], partition: int, broker_id: int) -> bool:
@@ -70,16 +71,13 @@ class ReplicationThrottle:
         """Return for how many seconds nothing may be copied; 0 if something may."""
         return 0.0 if self._allowance is None else self._allowance.owed_s(self._now_s())
 
-    def room(self, asked: int) -> int:
-        """Return how many of the bytes that a fetch asks for it may have at once."""
-        if self._allowance is None:
-            return asked
-        return min(asked, int(self._allowance.room(self._now_s())) + 1)
-
     @property
-    def window_bytes(self) -> int:
-        """The bytes that the rate allows in one window."""
-        return int(min(self.rate * self._windows.size_s, UNLIMITED))
+    def most_at_once(self) -> int:
+        """The bytes that one fetch may have: what the rate allows in a tenth of a second.
+
+        So copies come in small pieces, next to the records that producers wait for.
+        """
+        return self.rate if self._allowance is None else int(self.rate * _AT_ONCE_S) + 1
 
     def charge(self, size_bytes: int) -> None:
         """Count bytes that were copied."""

@@ -1,8 +1,8 @@
 """Which of a leader's throttled partitions its follower asks for at present (KIP-73). Pure.
 
 While the follower's throttle owes something, none is asked for, and the leader's session forgets those that were. Else
-as many are asked for as the rate allows in one window, so that one answer does not exceed it by much; they take turns.
-Other partitions are not concerned.
+as many are asked for as the rate allows in a tenth of a second, so that one answer does not exceed it by much; they
+take turns. Other partitions are not concerned.
 
 Source: kafka.server.ReplicaFetcherThread.shouldFollowerThrottle.
 """
@@ -43,11 +43,11 @@ class ThrottledFetches:
     @property
     def fetch_bytes(self) -> int:
         """What is asked of each throttled partition."""
-        return min(self._partition_max_bytes, max(self._throttle.window_bytes, _LEAST_BYTES))
+        return min(self._partition_max_bytes, max(self._throttle.most_at_once, _LEAST_BYTES))
 
     @property
     def _most(self) -> int:
-        return max(self._throttle.window_bytes // max(self.fetch_bytes, 1), 1)
+        return max(self._throttle.most_at_once // max(self.fetch_bytes, 1), 1)
 
     def holds(self, key: Key) -> bool:
         """Return whether a throttled partition is not to be asked for now."""

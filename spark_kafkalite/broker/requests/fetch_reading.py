@@ -487,7 +487,7 @@ class Reading:
         else:
             limit = min(asked.partition_max_bytes, self._left_bytes)
             if throttle is not None:
-                limit = throttle.room(limit + self._throttled_bytes) - self._throttled_bytes
+                limit = min(limit, throttle.most_at_once - self._throttled_bytes)
             at_least_one = self.size_bytes == 0
             try:
                 found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, reader=reader)

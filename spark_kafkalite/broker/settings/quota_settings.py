@@ -57,7 +57,7 @@ QUOTA_SETTINGS: Final = (
         "replication.quota.window.size.seconds",
         "int",
         1,
-        "Length of a window of throttled replication. A throttle lets the bytes of about one window pass at once.",
+        "Length of a window of throttled replication.",
         unit="seconds",
         minimum=1,
         maximum=3600,

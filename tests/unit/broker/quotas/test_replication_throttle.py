@@ -34,7 +34,7 @@ def test_which_replicas_a_list_names(replicas: tuple[str, ...], expected: bool) 
 def test_without_a_rate_all_may_be_copied() -> None:
     throttle, _ = throttled(UNLIMITED)
     throttle.charge(1 << 40)
-    assert (throttle.owed_s(), throttle.room(1 << 20), throttle.total_bytes) == (0, 1 << 20, 1 << 40)
+    assert (throttle.owed_s(), throttle.most_at_once, throttle.total_bytes) == (0, UNLIMITED, 1 << 40)
 
 
 @pytest.mark.parametrize("fetch_bytes", [100_000, 1_000_000, 4_000_000])
