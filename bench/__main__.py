@@ -44,6 +44,7 @@ NAMES = (
     "failover",
     "reassignments",
     "replication",
+    "throttled_moves",
     "spark_read_write",
     "spark_versions",
     "spark_latency",
