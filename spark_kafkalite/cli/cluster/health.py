@@ -9,7 +9,7 @@ get an answer is 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -59,6 +59,8 @@ class Health:
     unreachable: set[int]
     # Whether the client may describe the cluster. If not, it may not see all topics either.
     may_describe: bool
+    # The reassignments in progress; none where the brokers do not list them.
+    moving: Mapping[TopicPartition, Reassignment]
 
     @property
     def live(self) -> set[int]:
@@ -126,21 +128,25 @@ def find_health(admin: Admin) -> Health:
             moving = admin.list_partition_reassignments()
         except ClusterAuthorizationFailed:
             may_describe = False
-    refusing = list(_refusing(partitions, settings, moving))
-    return Health(cluster, partitions, settings, refusing, _unreachable(cluster), may_describe)
+    required = required_replicas(partitions, settings, moving)
+    refusing = [key for key, info in partitions.items() if len(info.isr) < required.get(key, 0)]
+    return Health(cluster, partitions, settings, refusing, _unreachable(cluster), may_describe, moving)
 
 
-def _refusing(
+def required_replicas(
     partitions: Mapping[TopicPartition, PartitionInfo],
     settings: Mapping[str, Mapping[str, ConfigEntry]],
     moving: Mapping[TopicPartition, Reassignment],
-) -> Iterable[TopicPartition]:
+) -> dict[TopicPartition, int]:
+    """Return how many replicas in sync acks=all needs, for the partitions whose settings are known."""
+    found = {}
     for key, info in partitions.items():
         entry = settings.get(key.topic, {}).get(TOPIC_SETTINGS[0])
         # The replicas that a reassignment adds are not counted until it has ended.
         added = len(moving[key].adding) if key in moving else 0
-        if entry is not None and len(info.isr) < min(int(entry.value or 1), max(len(info.replicas) - added, 1)):
-            yield key
+        if entry is not None:
+            found[key] = min(int(entry.value or 1), max(len(info.replicas) - added, 1))
+    return found
 
 
 def _unreachable(cluster: ClusterDescription) -> set[int]:

@@ -299,5 +299,6 @@ def _cancel(admin: Admin, plan: Plan | None, *, keeps_throttles: bool) -> int:
     else:
         outcomes = {}
         echo("No reassignment is in progress.")
-    is_free = keeps_throttles or remove_throttles(admin, {key.topic for key in (moving if plan is None else plan)})
+    topics = set(admin.describe_topics()) if plan is None else {key.topic for key in plan}
+    is_free = keeps_throttles or remove_throttles(admin, topics)
     return 1 if not is_free or any(error is not None for error in outcomes.values()) else 0

@@ -16,7 +16,10 @@ from spark_kafkalite.cli.cluster.health import (
     Health,
     failures_as_no_answer,
     find_health,
+    required_replicas,
 )
+from spark_kafkalite.cli.cluster.moves import MovesInProgress, moves_of
+from spark_kafkalite.cli.cluster.next_failure import Stops, preferred, skew_text, stops_without
 from spark_kafkalite.cli.cluster.replica_logs import ReplicaLogs, ask_directories, logs_in, ranges_text
 from spark_kafkalite.cli.options import ClientSettings, client_options, json_option, reachable_admin
 from spark_kafkalite.cli.output import echo, print_json, print_table, warn
@@ -47,6 +50,7 @@ class _Status(Health):
     # The log directories of the brokers that answer, with the logs of partitions that are not wholly in sync.
     directories: Mapping[int, list[LogDirInfo]]
     warnings: list[str]
+    moves: MovesInProgress
 
     @property
     def logs(self) -> ReplicaLogs:
@@ -80,6 +84,13 @@ class _Status(Health):
         """Return how full the fullest disk of a broker is, in percent; None if the broker does not report it."""
         spaces = map(_space, self.directories.get(broker, ()))
         return max((used_percent(space) for space in spaces if space is not None), default=None)
+
+    def stops(self) -> dict[int, Stops]:
+        """Return what stops with each live broker, if it fails next; without those with which nothing stops."""
+        answering = self.live - self.unreachable
+        required = required_replicas(self.partitions, self.settings, self.moving)
+        found = {broker: stops_without(broker, self.partitions, required, answering) for broker in sorted(answering)}
+        return {broker: stops for broker, stops in found.items() if stops.leaderless or stops.refusing}
 
     @property
     def topic_count(self) -> int:
@@ -143,7 +154,9 @@ def status(
 ) -> int:
     """Show the brokers, the controller, the number of leaders on each broker, and partitions without all replicas.
 
-    Of partitions that lack replicas, it names damaged logs, and followers that no longer copy.
+    Of partitions that lack replicas, it names damaged logs, and followers that no longer copy. It also shows the
+    reassignments in progress and their throttles, which brokers do not lead what they should, and what stops if one
+    more broker fails.
 
     It warns if a record acknowledged with acks=all can be lost with a broker: there are fewer than three brokers, a
     topic has fewer than three replicas, or its min.insync.replicas is less than two.
@@ -214,8 +227,9 @@ def _look(admin: Admin) -> _Status:
         *_of_topics(partitions, health.settings),
     ]
     return _Status(
-        cluster, partitions, health.settings, health.refusing, health.unreachable, health.may_describe,
+        cluster, partitions, health.settings, health.refusing, health.unreachable, health.may_describe, health.moving,
         eligible, why, directories, warnings,
+        moves_of(admin, health.moving, directories, {key.topic for key in partitions}, live - health.unreachable),
     )  # fmt: skip
 
 
@@ -299,6 +313,14 @@ def _print(found: _Status) -> None:
             "--unavailable-partitions"
         )
     _print_logs(found)
+    for line in found.moves.lines():
+        echo(line)
+    settled = {key: info for key, info in found.partitions.items() if key not in found.moving}
+    if skew := skew_text(found.live, settled):
+        echo(skew)
+    if len(found.live) > 1:
+        for broker, stops in found.stops().items():
+            echo(f"If broker {broker} fails: {stops.text()}")
 
 
 def _print_logs(found: _Status) -> None:
@@ -342,6 +364,7 @@ def _as_json(found: _Status) -> dict[str, Any]:
     for broker in found.broker_ids:
         node = nodes.get(broker)
         leads, replicas, in_sync = found.counts(broker)
+        first = preferred(broker, found.partitions)
         brokers.append(
             {
                 "id": broker,
@@ -353,6 +376,8 @@ def _as_json(found: _Status) -> dict[str, Any]:
                 "leads": leads,
                 "replicas": replicas,
                 "inSync": in_sync,
+                "preferred": first.partitions,
+                "preferredLed": first.led,
                 "logDirs": [_log_dir(each) for each in found.directories.get(broker, ())],
             }
         )
@@ -379,6 +404,8 @@ def _as_json(found: _Status) -> dict[str, Any]:
             for key, broker, why in found.stopped()
         ],
         "warnings": found.warnings,
+        **found.moves.as_json(),
+        "ifOneMoreFails": [{"broker": broker, **stops.as_json()} for broker, stops in found.stops().items()],
     }
 
 

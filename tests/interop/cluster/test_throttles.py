@@ -160,6 +160,10 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
     assert "kafkalite: the throttle is set to 1 B/s; --verify removes it" in begun
     assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"1"})
     reassign("--verify", code=1)
+    shown = run_command("cluster", "status", "--bootstrap-server", cluster.bootstrap).stdout
+    assert "Reassignments in progress: 2, " in shown and f"  {topic}-0: from 1 to 3, " in shown
+    assert "Throttles: broker 1 1 B/s, broker 2 1 B/s, broker 3 1 B/s\n" in shown
+    assert "If broker 2 fails: " in shown
     assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"1"})
     waited = reassign("--execute", "--throttle", "100000000", "--wait")
     assert "kafkalite: 2 were in progress, and go on\n" in waited
