@@ -13,7 +13,7 @@ import resource
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from spark_kafkalite.broker.metrics.counters import Histogram, TopicMeter
 from spark_kafkalite.broker.metrics.meters import Meters
@@ -211,7 +211,9 @@ def throttles(page: Page, hosted: Replicas, meters: Meters) -> None:
                 page.add(name, labels(role=role), value_of(throttle))
 
 
-_THROTTLE_FAMILIES: Final[tuple[tuple[str, str, str, Callable[[ReplicationThrottle], float]], ...]] = (
+_THROTTLE_FAMILIES: Final[
+    tuple[tuple[str, Literal["counter", "gauge"], str, Callable[[ReplicationThrottle], float]], ...]
+] = (
     ("bytes_total", "counter", "Bytes that were copied under the throttle.", lambda throttle: throttle.total_bytes),
     ("rate", "gauge", "Bytes a second that the throttle allows.", lambda throttle: throttle.rate),
     ("owed_seconds", "gauge", "For how long nothing is copied.", lambda throttle: round(throttle.owed_s(), 3)),
