@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import random
+import struct
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -15,7 +17,10 @@ import pytest
 
 from spark_kafkalite.broker.network.session import Handshake
 from spark_kafkalite.errors import SaslAuthenticationFailed
+from spark_kafkalite.wire.codec import encode_request
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
+from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from tests.lab.token_endpoint import HttpAnswer, TokenEndpoint
 from tests.patience import wait_until_async
 from tests.seeds import SEED
 from tests.unit.broker.network.brokers_door import HEARTBEAT_VERSION, Door, door
@@ -188,6 +193,36 @@ def test_without_keys_nobody_gets_in(tmp_path: Path, caplog: pytest.LogCaptureFi
 
     run(test)
     assert "keys of tokens cannot be fetched" in caplog.text and "no client can authenticate by it" in caplog.text
+
+
+def test_a_client_that_leaves_while_keys_are_fetched(caplog: pytest.LogCaptureFixture) -> None:
+    """Its answer has nowhere to go; a client that waits gets one."""
+    with TokenEndpoint(subject="alice") as issuer:
+        keys = json.dumps(issuer.jwks()).encode()
+        issuer.keys_answer = HttpAnswer(200, keys, delay_s=0.3)
+
+        async def test() -> None:
+            settings = {
+                "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+                "sasl.enabled.mechanisms": "OAUTHBEARER",
+                "sasl.oauthbearer.jwks.endpoint.url": issuer.jwks_url,
+                "sasl.oauthbearer.expected.issuer": issuer.issuer,
+                "sasl.oauthbearer.expected.audience": "kafka",
+            }
+            async with door(**settings) as one:
+                for keys in one.token_keys.values():
+                    keys.start()
+                async with stranger(one) as leaves, stranger(one) as stays:
+                    await leaves.handshake("OAUTHBEARER")
+                    frame = encode_request(SaslAuthenticateRequest(auth_bytes=first(issuer.token())), 2, 9, "x")
+                    leaves.writer.write(struct.pack(">i", len(frame)) + frame)
+                    await leaves.writer.drain()
+                    leaves.writer.transport.abort()
+                    assert (await by_token(stays, first(issuer.token()))).error_code == 0
+                    await stays.beat()
+
+        run(test)
+    assert [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR] == []
 
 
 def test_mutated_tokens_are_survived(through: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
