@@ -135,13 +135,18 @@ def identity_provider(outside_parts: None) -> Iterator[TokenEndpoint]:
 
 
 @pytest.fixture(scope="session")
-def kerberized_kafka(outside_parts: None) -> KerberizedKafka:
-    """Apache Kafka with Kerberos, and its realm; add principals of your own. Skips where the host lacks a KDC."""
+def kerberos() -> None:
+    """Skips where the host lacks a KDC, or the libraries of Kerberos."""
     from tests.interop.support.kerberos_realm import missing_programs
 
     pytest.importorskip("gssapi", reason="python-gssapi is missing: make setup-kerberos", exc_type=ImportError)
     if missing := missing_programs():
         pytest.skip(f"{', '.join(missing)} missing: make setup-debian")
+
+
+@pytest.fixture(scope="session")
+def kerberized_kafka(outside_parts: None, kerberos: None) -> KerberizedKafka:
+    """Apache Kafka with Kerberos, and its realm; add principals of your own."""
     fetch_or_skip(jars.APACHE_KAFKA)
     node: KerberizedKafka = parts.shared("kerberized_kafka")
     return node

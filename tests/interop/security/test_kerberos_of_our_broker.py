@@ -81,7 +81,7 @@ class Lab:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory, kerberos: None) -> Iterator[Lab]:
     directory = tmp_path_factory.mktemp("kerberos")
     with KerberosRealm(directory / "realm") as realm:
         made = Lab(directory, realm)
