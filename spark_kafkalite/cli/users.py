@@ -7,8 +7,9 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -16,12 +17,13 @@ from spark_kafkalite.cli.options import ActionGroup, bootstrap_option, client_se
 from spark_kafkalite.cli.output import print_json, print_table, said, warn
 from spark_kafkalite.cli.registry_files import read_digest
 from spark_kafkalite.errors import ConfigError, RegistryError, ResourceNotFound
-from spark_kafkalite.security.scram import MIN_ITERATIONS, SCRAM_HASHES
+from spark_kafkalite.registry.store import Store
+from spark_kafkalite.security.scram import MIN_ITERATIONS, SCRAM_HASHES, new_salt, scram_credential
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_kafkalite.registry.store import Store
+    from spark_kafkalite.client.admin.admin import Admin
     from spark_kafkalite.security.scram import ScramCredential
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -50,8 +52,45 @@ def command() -> None:
     """
 
 
+class _Place(NamedTuple):
+    """Where the users are: the options of a call."""
+
+    registry: str | None
+    registry_dir: str | None
+    digest_file: str | None
+    bootstrap_server: str
+    command_config: str | None
+    command_properties: tuple[str, ...]
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Store | Admin]:
+        """Give a session with the registry that the options name, or else a connection to a broker."""
+        registry, directory = self.registry, self.registry_dir
+        if registry is not None and directory is not None:
+            raise click.UsageError("--registry and --registry-dir exclude each other: a broker has one registry")
+        if self.digest_file is not None and registry is None:
+            raise click.UsageError("--digest-file is for --registry")
+        if registry is None and directory is None:
+            settings = client_settings(self.bootstrap_server, self.command_config, self.command_properties)
+            with reachable_admin(settings) as admin:
+                yield admin
+            return
+        store = _embedded(Path(directory)) if directory is not None else _zookeeper(str(registry), self.digest_file)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
 def _place_options(function: Function) -> Function:
-    """Add the options for the place of the users."""
+    """Add the options for the place of the users, which a command gets as ``place``."""
+
+    @wraps(function)
+    def with_place(*arguments: Any, **options: Any) -> Any:
+        place = _Place(**{name: options.pop(name) for name in _Place._fields})
+        return function(*arguments, place=place, **options)
+
+    command: Any = with_place
     for option in (
         click.option("--digest-file", metavar="FILE", help="For --registry: USER:PASSWORD, as in zookeeper.digest."),
         click.option(
@@ -67,8 +106,8 @@ def _place_options(function: Function) -> Function:
             help="A running registry, as in zookeeper.connect.",
         ),
     ):
-        function = option(function)
-    return bootstrap_option(function)
+        command = option(command)
+    return bootstrap_option(command)  # type: ignore[no-any-return]
 
 
 @command.command("add")
@@ -90,28 +129,19 @@ def add(
     mechanism: str,
     iterations: int,
     password_file: str | None,
-    registry: str | None,
-    registry_dir: str | None,
-    digest_file: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    place: _Place,
 ) -> None:
     """Add a user, or set a new password. Connections that are open stay so."""
     from spark_kafkalite.client.admin.users import check_credential
 
     password = _password(name, password_file)
     check_credential(mechanism, password, iterations)
-    with _opened(registry, registry_dir, digest_file) as store:
-        if store is None:
-            settings = client_settings(bootstrap_server, command_config, command_properties)
-            with reachable_admin(settings) as admin:
-                admin.set_password(name, password, mechanism=mechanism, iterations=iterations)
-        else:
-            from spark_kafkalite.security.scram import new_salt, scram_credential
-
+    with place.opened() as users:
+        if isinstance(users, Store):
             credential = scram_credential(mechanism, password, new_salt(), iterations)
-            _alter(store, name, {mechanism: credential})
+            _alter(users, name, {mechanism: credential})
+        else:
+            users.set_password(name, password, mechanism=mechanism, iterations=iterations)
     said(f"user {name!r} can authenticate by {mechanism}")
 
 
@@ -119,27 +149,19 @@ def add(
 @_place_options
 @json_option
 def list_users(
-    registry: str | None,
-    registry_dir: str | None,
-    digest_file: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    place: _Place,
     as_json: bool,
 ) -> None:
     """List the users, and by which mechanisms they authenticate. Users of PLAIN are in the brokers' files."""
     from spark_kafkalite.client.admin.users import users_text
 
-    with _opened(registry, registry_dir, digest_file) as store:
-        if store is None:
-            with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
-                users: Mapping[str, Mapping[str, int]] = admin.describe_users()
-        else:
-            users = asyncio.run(_read(store))
+    with place.opened() as users:
+        found: Mapping[str, Mapping[str, int]]
+        found = asyncio.run(_read(users)) if isinstance(users, Store) else users.describe_users()
     if as_json:
-        print_json(users)
+        print_json(found)
         return
-    print_table(("USER", "MECHANISM", "ITERATIONS"), users_text(users))
+    print_table(("USER", "MECHANISM", "ITERATIONS"), users_text(found))
 
 
 @command.command("delete")
@@ -155,23 +177,17 @@ def list_users(
 def delete(
     name: str,
     mechanisms: tuple[str, ...],
-    registry: str | None,
-    registry_dir: str | None,
-    digest_file: str | None,
-    bootstrap_server: str,
-    command_config: str | None,
-    command_properties: tuple[str, ...],
+    place: _Place,
 ) -> None:
     """Delete a user's credentials, and end its connections. Its ACLs and quotas stay."""
-    with _opened(registry, registry_dir, digest_file) as store:
-        if store is None:
-            with reachable_admin(client_settings(bootstrap_server, command_config, command_properties)) as admin:
-                admin.delete_user(name, mechanisms or None)
-        else:
-            found = mechanisms or tuple(asyncio.run(_read(store)).get(name, ()))
+    with place.opened() as users:
+        if isinstance(users, Store):
+            found = mechanisms or tuple(asyncio.run(_read(users)).get(name, ()))
             if not found:
                 raise ResourceNotFound(f"there is no user {name!r} with a SCRAM credential")
-            _alter(store, name, dict.fromkeys(found))
+            _alter(users, name, dict.fromkeys(found))
+        else:
+            users.delete_user(name, mechanisms or None)
     said(f"deleted the credentials of user {name!r}")
     said("its connections end within a second; those to Apache Kafka stay until they authenticate again")
     principal = shlex.quote(f"User:{name}")
@@ -200,23 +216,6 @@ def _password(name: str, path: str | None) -> str:
     if len(password) > _LONGEST_PASSWORD or "\n" in password:
         raise click.UsageError(f"the password has more than one line, or more than {_LONGEST_PASSWORD} characters")
     return password
-
-
-@contextlib.contextmanager
-def _opened(registry: str | None, registry_dir: str | None, digest_file: str | None) -> Iterator[Store | None]:
-    """Give a session with the registry that the options name; None: a broker is to be asked."""
-    if registry is not None and registry_dir is not None:
-        raise click.UsageError("--registry and --registry-dir exclude each other: a broker has one registry")
-    if digest_file is not None and registry is None:
-        raise click.UsageError("--digest-file is for --registry")
-    if registry is None and registry_dir is None:
-        yield None
-        return
-    store = _embedded(Path(registry_dir)) if registry_dir is not None else _zookeeper(str(registry), digest_file)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def _embedded(directory: Path) -> Store:
