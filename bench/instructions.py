@@ -1,11 +1,11 @@
-"""How many instructions does a broker execute for a small request, with and without metrics? Without noise.
+"""How many instructions does a broker execute for a small request, with and without metrics?
 
     python -m bench.instructions [TREE ...]
 
-Valgrind (callgrind) counts the instructions of the whole broker process, so a busy machine and its clock change
-nothing; two runs of one tree differ by less than a percent. A tree is a clone with a ``.venv``; without one it is this
-tree. Its broker runs twice, without and with ``metrics.listener``. Each request is ready-made and sent alone. What the
-broker does by itself meanwhile is measured before, while nobody asks, and subtracted.
+Valgrind (callgrind) counts the instructions of the whole broker process, so a busy machine changes little: rounds on
+two cores with forty runnable processes differed by less than a percent. A tree is a clone with a ``.venv``; without one
+it is this tree. Its broker runs twice, without and with ``metrics.listener``. Each request is ready-made and is sent
+alone.
 
 Instructions are no time: memory and system calls cost what is not counted here. They compare two versions of the same
 code.
@@ -21,7 +21,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,10 +33,21 @@ from spark_kafkalite.processes.free_ports import free_ports
 
 ROOT = Path(__file__).parent.parent
 # CPython adapts its code to what runs; then it executes the same for each request.
-_WARM_UP, _REQUESTS, _ROUNDS = 300, 150, 7
-# Between two requests the broker rests for so many times as long as the last one took. Its timers then wake it as they
-# do while nobody asks, and cost the same.
-_REST = 2.0
+_WARM_UP, _REQUESTS, _ROUNDS = 300, 200, 5
+# What the broker's process runs first: its clocks are as slow as its code is under callgrind. Otherwise its timers
+# would come thirty times as often between two requests as they do without callgrind.
+_SLOW_CLOCK = """
+import selectors
+import time
+
+def slowed(clock):
+    began = clock()
+    return lambda: began + (clock() - began) / 30
+
+time.monotonic, time.perf_counter = slowed(time.monotonic), slowed(time.perf_counter)
+select = selectors.EpollSelector.select
+selectors.EpollSelector.select = lambda self, timeout=None: select(self, timeout and timeout * 30)
+"""
 # Under callgrind everything takes some fifty times as long.
 _START_S = 900.0
 _METRICS = {"without": (), "with": ("--override", "metrics.listener=127.0.0.1:0")}
@@ -60,17 +70,11 @@ class CountedBroker:
         return sum(int(count.replace(",", "")) for count in re.findall(r"(?m)^ *Th +\d+ +([\d,]+)", shown))
 
     def each(self, link: Link, request: bytes) -> float:
-        """Return the instructions for one such request: those of some requests, less those of as much time without."""
-        before, began_s = self.instructions(), time.monotonic()
+        """Return the instructions for one such request."""
+        before = self.instructions()
         for _ in range(_REQUESTS):
-            sent_s = time.monotonic()
             link.call(request)
-            time.sleep(_REST * (time.monotonic() - sent_s))
-        worked, worked_s = self.instructions() - before, time.monotonic() - began_s
-        before, began_s = self.instructions(), time.monotonic()
-        time.sleep(worked_s)
-        idle, idle_s = self.instructions() - before, time.monotonic() - began_s
-        return (worked - idle * worked_s / idle_s) / _REQUESTS
+        return (self.instructions() - before) / _REQUESTS
 
 
 @contextmanager
@@ -86,7 +90,8 @@ def counted_broker(tree: Path, more: tuple[str, ...]) -> Iterator[CountedBroker]
             "--override", f"listeners=PLAINTEXT://{bootstrap}", "--override", f"log.dirs={directory}/data",
             "--override", "log.initial.task.delay.ms=86400000", *more,
         ]  # fmt: skip
-        environment = {**os.environ, "PYTHONHASHSEED": "0", "TMPDIR": str(directory)}
+        (directory / "sitecustomize.py").write_text(_SLOW_CLOCK)
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "TMPDIR": str(directory), "PYTHONPATH": str(directory)}
         process = ChildProcess(command, directory / "output", "broker", environment=environment)
         try:
             process.wait_until(lambda: "ready on" in process.stdout_text(), _START_S, "reporting that it is ready")
