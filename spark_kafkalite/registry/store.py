@@ -40,6 +40,8 @@ MAX_FRAME_BYTES: Final = 1024 * 1024
 MAX_DATA_BYTES: Final = MAX_FRAME_BYTES - 1024
 # Operations in one multi: keeps it below MAX_DATA_BYTES with partition states of a few hundred bytes.
 MAX_MULTI_OPERATIONS: Final = 1000
+# Nodes in one read of many: however large they are, the registry's process gives that much in one answer.
+MAX_READ_AT_ONCE: Final = 30
 # Control, private-use and surrogate characters, and what a server sees as surrogates.
 _ILLEGAL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
@@ -233,6 +235,13 @@ class Get:
 
 
 @dataclass(frozen=True, slots=True)
+class GetMany:
+    """Read data and stat of some nodes."""
+
+    paths: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Exists:
     """Read the stat of a node that need not be there."""
 
@@ -276,7 +285,7 @@ class Sync:
     """Catch up with what has been written."""
 
 
-Request = Operation | CreateWithParents | Get | Exists | Children | WatchTree | Guard | Multi | Sync
+Request = Operation | CreateWithParents | Get | GetMany | Exists | Children | WatchTree | Guard | Multi | Sync
 # One operation or read, with one path.
 Step = Operation | Get | Exists | Children | WatchTree | Guard
 
@@ -288,6 +297,8 @@ def steps_of(request: Request) -> Sequence[Step]:
             return ()
         case Multi(operations):
             return operations
+        case GetMany(paths):
+            return tuple(map(Get, paths))
         case CreateWithParents(create):
             return (create,)
         case step:
@@ -370,6 +381,11 @@ class Store(ABC):
         """Read data and stat. NoNode, and then no watch is left; else it fires at the next change or deletion."""
         return self.ask(Get(path, watch))
 
+    def get_many(self, paths: Sequence[str]) -> Future[list[tuple[bytes, Stat] | RegistryError]]:
+        """Read data and stat of up to ``MAX_READ_AT_ONCE`` nodes, in one message; for a node that cannot be read its
+        error, as NoNode. BadArguments when they are more."""
+        return self.ask(GetMany(tuple(paths)))
+
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Future[Stat]:
         """Replace the data. NoNode, BadVersion."""
         return self.ask(SetData(path, data, version))
@@ -430,6 +446,12 @@ def check_path(path: str) -> None:
         problem = "has a control or private-use character"
     if problem:
         raise BadArguments(f"registry path {path!r} {problem}", path)
+
+
+def check_read(paths: Sequence[str]) -> None:
+    """Raise BadArguments when the nodes are too many for one answer."""
+    if len(paths) > MAX_READ_AT_ONCE:
+        raise BadArguments(f"a read of {len(paths)} nodes at once; {MAX_READ_AT_ONCE} are the most", "/")
 
 
 def check_data(path: str, data: bytes) -> None:

@@ -42,6 +42,7 @@ from spark_kafkalite.registry.store import (
     Delete,
     Exists,
     Get,
+    GetMany,
     Guard,
     Multi,
     NodeError,
@@ -145,7 +146,7 @@ class ZooKeeperStore(Store):
         send, convert = self._call(request)
         steps = steps_of(request)
         path = steps[0].path if steps else "/"
-        refusal = _refusal(steps)
+        refusal = _refusal(request, steps)
         if refusal is not None:
             # In its turn, so that answers keep the order of the calls.
             send, convert = partial(self._client.sync_async, "/"), partial(_raise, refusal)
@@ -183,6 +184,8 @@ class ZooKeeperStore(Store):
                 return partial(client.delete_async, path, version), _nothing
             case Get(path, watcher):
                 return partial(client.get_async, path, self._watch(path, watcher)), _data_and_stat
+            case GetMany(paths):
+                return partial(client.read_many, paths), partial(_read_results, paths)
             case Exists(path, watcher):
                 watch = self._watch(path, watcher)
                 return partial(client.exists_async, path, watch), partial(_found, watch)
@@ -503,9 +506,11 @@ def _parents(path: str) -> list[str]:
     return parents[::-1]
 
 
-def _refusal(steps: Sequence[Step]) -> NodeError | None:
+def _refusal(request: Request, steps: Sequence[Step]) -> NodeError | None:
     """Return why the server would not take a request of these steps; None when it may."""
     try:
+        if isinstance(request, GetMany):
+            store.check_read(request.paths)
         for index, step in enumerate(steps):
             _check(step, index)
         store.check_multi(steps)
@@ -544,6 +549,13 @@ def _nothing(_: Any) -> None:
 def _data_and_stat(answer: tuple[bytes | None, ZnodeStat]) -> tuple[bytes, Stat]:
     data, stat = answer
     return bytes(data or b""), _stat(stat)
+
+
+def _read_results(paths: Sequence[str], results: Sequence[Any]) -> list[Any]:
+    return [
+        _translated(result, path) if isinstance(result, Exception) else (result[0], Stat(*result[1]))
+        for path, result in zip(paths, results, strict=True)
+    ]
 
 
 def _found(watch: Watch | None, answer: ZnodeStat | None) -> Stat | None:

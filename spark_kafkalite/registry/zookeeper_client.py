@@ -2,6 +2,7 @@
 
 - :class:`AddWatch`: what leaves a watch on a whole tree (ZooKeeper 3.6 and later), which kazoo 2.11 cannot send.
 
+- :class:`ReadMany`: reads many nodes with one request (ZooKeeper 3.6 and later), likewise.
 - :class:`OneThreadHandler`: kazoo hands out answers and watch events from two threads; the store's contract wants one.
   Its connection thread reads and sends in bursts, see :mod:`.zookeeper_socket`.
 - :class:`Client`: its changes of state exclude the queueing of requests (``submit_lock``), so that nothing asked for in
@@ -21,15 +22,21 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, SASLException, SessionClosedRequireSaslError
+from kazoo.exceptions import EXCEPTIONS, AuthFailedError, SASLException, SessionClosedRequireSaslError
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import (
+    GetData,
+    int_struct,
+    multiheader_struct,
+    stat_struct,
+    write_string,
+)
 from kazoo.protocol.serialization import Watch as EventMessage
-from kazoo.protocol.serialization import write_string
 from kazoo.protocol.states import Callback, KeeperState, WatchedEvent, ZnodeStat
 
 from spark_kafkalite.registry.store import EventType, Watcher, WatchEvent, call_back
@@ -60,6 +67,9 @@ PRIVATE_OF_CONNECTION: Final = {
 }
 # A mode of AddWatchMode, as it is sent.
 _PERSISTENT_RECURSIVE: Final = b"\0\0\0\1"
+# What stands before each read of many, and behind the last one.
+_READ_HEADER: Final = bytes(multiheader_struct.pack(GetData.type, False, -1))
+_LAST_HEADER: Final = bytes(multiheader_struct.pack(-1, True, -1))
 EVENT_TYPES: Final = {
     "CREATED": EventType.CREATED,
     "DELETED": EventType.DELETED,
@@ -125,6 +135,44 @@ class AddWatch:
         """Take the answer, which has only its header."""
 
 
+@dataclass(frozen=True)
+class ReadMany:
+    """The request for data and stat of many nodes (multiRead); ``paths`` have the chroot.
+
+    Source: org.apache.zookeeper.MultiOperationRecord, org.apache.zookeeper.MultiResponse.
+    """
+
+    paths: Sequence[str]
+
+    type: ClassVar[int] = 22
+
+    def serialize(self) -> bytes:
+        parts: list[bytes] = []
+        for path in self.paths:
+            encoded = path.encode()
+            parts += (_READ_HEADER, len(encoded).to_bytes(4), encoded, b"\0")
+        return b"".join((*parts, _LAST_HEADER))
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> list[tuple[bytes, tuple[int, ...]] | Exception]:
+        """Return of each node its data and stat, or kazoo's error."""
+        found: list[tuple[bytes, tuple[int, ...]] | Exception] = []
+        while True:
+            kind, is_last, _ = multiheader_struct.unpack_from(data, offset)
+            offset += multiheader_struct.size
+            if is_last:
+                return found
+            (number,) = int_struct.unpack_from(data, offset)
+            offset += int_struct.size
+            if kind != GetData.type:
+                found.append(EXCEPTIONS[number]())
+                continue
+            # A node without data has the length -1.
+            length = max(number, 0)
+            found.append((bytes(data[offset : offset + length]), stat_struct.unpack_from(data, offset + length)))
+            offset += length + stat_struct.size
+
+
 class Client(KazooClient):  # type: ignore[misc]
     """kazoo's client, whose changes of state exclude the queueing of requests."""
 
@@ -178,11 +226,20 @@ class Client(KazooClient):  # type: ignore[misc]
         From now on ``watcher`` gets the server's events, on this connection and, where :meth:`add_again` is called for
         them, on later ones.
         """
-        path = self.chroot + path if path != "/" else self.chroot or "/"
+        path = self._with_chroot(path)
         known = self._tree_watches.get(path, ())
         if watcher not in known:
             self._tree_watches = {**self._tree_watches, path: (*known, watcher)}
         return self._add(path)
+
+    def _with_chroot(self, path: str) -> str:
+        return self.chroot + path if path != "/" else self.chroot or "/"
+
+    def read_many(self, paths: Sequence[str]) -> Any:
+        """Ask for data and stat of nodes; return kazoo's pending answer."""
+        answer = self.handler.async_result()
+        self._call(ReadMany([self._with_chroot(path) for path in paths]), answer)
+        return answer
 
     @property
     def last_session_id(self) -> Any:

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.registry.store import (
+    MAX_READ_AT_ONCE,
     BadArguments,
     BadVersion,
     Check,
@@ -166,6 +167,19 @@ def test_refusals(store: Store) -> None:
     for future, error in cases:
         with pytest.raises(error):
             get(future)
+
+
+def test_many_nodes_are_read_in_one_message(store: Store) -> None:
+    paths = [f"/n{number}" for number in range(MAX_READ_AT_ONCE - 2)]
+    for index, path in enumerate(paths):
+        get(store.create(path, b"x" * index))
+    read = get(store.get_many(["/none", *paths, "/"]))
+    assert isinstance(read[0], NoNode) and read[0].path == "/none"
+    assert read[1:] == [get(store.get(path)) for path in (*paths, "/")]
+    assert get(store.get_many([])) == []
+    for wrong in (["/a/"], ["/a"] * (MAX_READ_AT_ONCE + 1)):
+        with pytest.raises(BadArguments):
+            get(store.get_many(wrong))
 
 
 def test_children_are_names_in_order(store: Store) -> None:

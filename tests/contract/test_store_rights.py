@@ -72,6 +72,9 @@ def test_a_private_node_is_for_who_proves_the_same(connect: str, stack: contextl
     stranger = opened(stack, connect, None)
     with pytest.raises(RegistryError, match="NoAuth"):
         stranger.get("/secret").result(PATIENCE_S)
+    secret, root = stranger.get_many(["/secret", "/"]).result(PATIENCE_S)
+    assert isinstance(secret, RegistryError) and "NoAuth" in str(secret)
+    assert root == stranger.get("/").result(PATIENCE_S)
     # Who has proved nothing cannot make one.
     with pytest.raises(RegistryError, match="InvalidACL"):
         stranger.create("/other", private=True).result(PATIENCE_S)

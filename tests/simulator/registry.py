@@ -18,6 +18,7 @@ from spark_kafkalite.registry.store import (
     CreateWithParents,
     Exists,
     Get,
+    GetMany,
     Guard,
     Multi,
     Request,
@@ -31,6 +32,7 @@ from spark_kafkalite.registry.store import (
     call_back,
     check_multi,
 )
+from spark_kafkalite.registry.tree.embedded_store import get_many
 from spark_kafkalite.registry.tree.tree import Tree
 from tests.simulator.world import START_WALL_MS, ProcessLoop, World
 
@@ -337,6 +339,8 @@ class SimulatedStore(Store):
             match request:
                 case Get(path, watch):
                     return tree.get(path, session, self._watcher(watch)), None
+                case GetMany(paths):
+                    return get_many(tree, paths, session), None
                 case Exists(path, watch):
                     return tree.exists(path, session, self._watcher(watch)), None
                 case Children(path, watch):

@@ -1,7 +1,9 @@
 """Reads thousands of nodes in a session: some at a time, results taken in the loop, in order.
 
-A node that is watched by itself is read with its next watch in one call; an event only causes a new read. Answers and
-events come through one queue (``inbox``): one is taken after the other, in slices.
+A node that is watched by itself is read with its next watch in one call; an event only causes a new read. Nodes in
+watched trees are read many in one message: a message for each would cost more than all else that is done about a
+node. What a call from the queue asks for is sent when it ends. While a message is not answered, others are sent only
+once they are full. Answers and events come through one queue (``inbox``): one is taken after the other, in slices.
 
 A read that fails because the connection broke is not repeated here: its owner reads everything again when the
 connection is back. Until then :attr:`NodeReads.is_incomplete` is True.
@@ -12,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.cluster.inbox import Inbox, Take
-from spark_kafkalite.registry.store import NoNode, Store, Watcher, WatchEvent
+from spark_kafkalite.registry.store import MAX_READ_AT_ONCE, NoNode, Store, Watcher, WatchEvent
 from spark_kafkalite.slices import Slices, Work
 
 _LOG = logging.getLogger(__name__)
@@ -30,17 +33,26 @@ _MAX_READS: Final = 1000
 Ask = Callable[[], "Future[Any]"]
 # Takes what a read is for, and its result: None when the node does not exist.
 Apply = Callable[..., "Work[None] | None"]
+# A node to read, what takes the result, and its arguments before it.
+_NodeRead = tuple[str, Apply, tuple[Any, ...]]
 
 
 class NodeReads:
     """See the module's text."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, slices: Slices, after_each: Callable[[], Work[None]]) -> None:
+    def __init__(
+        self, store: Store, loop: asyncio.AbstractEventLoop, slices: Slices, after_each: Callable[[], Work[None]]
+    ) -> None:
         """``after_each`` is done after each call that the queue holds, before the next one."""
-        self._inbox = Inbox(loop, slices, after_each)
+        self._store = store
+        self._after_each = after_each
+        self._inbox = Inbox(loop, slices, self._after_call)
         self._watchers: dict[tuple[Any, ...], Watcher] = {}
         self._to_ask: deque[tuple[Ask, Apply, tuple[Any, ...]]] = deque()
-        self._unasked: set[tuple[Any, ...]] = set()
+        # Nodes that are read many at once, each once, and how many messages for them are not answered.
+        self._unasked: dict[_NodeRead, None] = {}
+        self._messages = 0
+        # Reads that the store has been asked for and has not answered.
         self._asked = 0
         # Reads whose results have not been applied, among them those that have not been asked for yet.
         self.pending = 0
@@ -56,6 +68,7 @@ class NodeReads:
         """Take nothing more. Watches that are still out there fire into nothing."""
         self._inbox.close()
         self._to_ask.clear()
+        self._unasked.clear()
 
     def watch(self, read_again: Callable[..., None], *arguments: Any) -> Watcher:
         """Return the one watcher of a node: a store keeps equal watchers once, so repeated reads add none."""
@@ -75,18 +88,21 @@ class NodeReads:
         self._to_ask.append((ask, apply, arguments))
         self._ask()
 
-    def read_node(self, store: Store, path: str, apply: Apply, *arguments: Any) -> None:
-        """Read a node as :meth:`read` does, unless the same read is waiting to be sent: that one is recent enough."""
-        key = (path, *arguments)
-        if key in self._unasked:
-            return
-        self._unasked.add(key)
+    def read_node(self, path: str, apply: Apply, *arguments: Any) -> None:
+        """Read a node as :meth:`read` does, unless the same read is waiting to be sent: that one is recent enough.
 
-        def ask() -> Future[Any]:
-            self._unasked.discard(key)
-            return store.get(path)
+        To be called in calls from the queue alone.
+        """
+        read = path, apply, arguments
+        if read not in self._unasked:
+            self._unasked[read] = None
+            self.pending += 1
+            self._ask_for_nodes(MAX_READ_AT_ONCE)
 
-        self.read(ask, apply, *arguments)
+    def _after_call(self) -> Work[None]:
+        self._ask()
+        self._ask_for_nodes(MAX_READ_AT_ONCE if self._messages else 1)
+        yield from self._after_each()
 
     def _ask(self) -> None:
         while self._to_ask and self._asked < _MAX_READS:
@@ -94,12 +110,37 @@ class NodeReads:
             self._asked += 1
             ask().add_done_callback(partial(self._inbox.put, self._arrived, apply, arguments))
 
+    def _ask_for_nodes(self, least: int) -> None:
+        while self._asked < _MAX_READS and len(self._unasked) >= least:
+            some = list(islice(self._unasked, MAX_READ_AT_ONCE))
+            for read in some:
+                del self._unasked[read]
+            self._asked += len(some)
+            self._messages += 1
+            asked = self._store.get_many([path for path, _, _ in some])
+            asked.add_done_callback(partial(self._inbox.put, self._many_arrived, some))
+
     def _arrived(self, apply: Apply, arguments: tuple[Any, ...], done: Future[Any]) -> Work[None]:
         self._asked -= 1
+        yield from self._taken(apply, arguments, done.exception() or done.result())
+
+    def _many_arrived(self, reads: Sequence[_NodeRead], done: Future[Any]) -> Work[None]:
+        self._asked -= len(reads)
+        self._messages -= 1
         error = done.exception()
+        if error is not None:
+            self._failed(len(reads), error)
+        else:
+            for (_, apply, arguments), result in zip(reads, done.result(), strict=True):
+                yield from self._taken(apply, arguments, result)
+                yield None
+
+    def _taken(self, apply: Apply, arguments: tuple[Any, ...], result: Any) -> Work[None]:
+        """Take what a read has given, or its error."""
+        error = result if isinstance(result, BaseException) else None
         if error is None or isinstance(error, NoNode):
             try:
-                work = apply(*arguments, None if error else done.result())
+                work = apply(*arguments, None if error else result)
                 if work is not None:
                     yield from work
             except RegistryError as malformed:
@@ -108,9 +149,12 @@ class NodeReads:
             except Exception:
                 # A fault here costs what the node says, not the news of all others.
                 _LOG.exception("a registry node could not be taken up")
+            self.pending -= 1
         else:
-            # The session is suspended or over.
-            self.is_incomplete = True
-            _LOG.warning("a registry read failed: %s", error)
-        self.pending -= 1
-        self._ask()
+            self._failed(1, error)
+
+    def _failed(self, count: int, error: BaseException) -> None:
+        # The session is suspended or over, or the node is not for this client.
+        self.is_incomplete = True
+        self.pending -= count
+        _LOG.warning("a registry read failed: %s", error)

@@ -170,7 +170,7 @@ class TopicReads:
             self._changed_topic(name)
 
     def _read_topic(self, name: str) -> None:
-        self._reads.read_node(self._store, znodes.topic_path(name), self._apply_topic, name)
+        self._reads.read_node(znodes.topic_path(name), self._apply_topic, name)
 
     def _apply_topic(self, name: str, result: tuple[bytes, Stat] | None) -> Work[None]:
         if result is None:
@@ -225,7 +225,7 @@ class TopicReads:
                 yield None
 
     def _read_config(self, name: str) -> None:
-        self._reads.read_node(self._store, znodes.topic_config_path(name), self._apply_config, name)
+        self._reads.read_node(znodes.topic_config_path(name), self._apply_config, name)
 
     def _apply_config(self, name: str, result: tuple[bytes, Stat] | None) -> None:
         topic = self._topics.get(name)
@@ -246,7 +246,7 @@ class TopicReads:
         self._changed_topic(name)
 
     def _read_state(self, name: str, number: int, generation: int) -> None:
-        self._reads.read_node(self._store, znodes.state_path(name, number), self._apply_state, name, number, generation)
+        self._reads.read_node(znodes.state_path(name, number), self._apply_state, name, number, generation)
 
     def _apply_state(self, name: str, number: int, generation: int, result: tuple[bytes, Stat] | None) -> None:
         topic = self._topics.get(name)

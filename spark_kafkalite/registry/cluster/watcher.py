@@ -71,7 +71,7 @@ class ClusterWatcher:
         self._loop = asyncio.get_running_loop()
         self._store = store
         self._view = view
-        self._reads = NodeReads(self._loop, slices or Slices(self._loop), self._publish_if_due)
+        self._reads = NodeReads(store, self._loop, slices or Slices(self._loop), self._publish_if_due)
         self._cluster_id = ""
         self._brokers: dict[int, BrokerInfo] = {}
         self._topics = TopicReads(store, self._reads, self._changed)

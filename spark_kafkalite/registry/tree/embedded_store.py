@@ -7,7 +7,7 @@ session has ended. Session listeners run in that thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
@@ -19,19 +19,23 @@ from spark_kafkalite.registry.store import (
     CreateWithParents,
     Exists,
     Get,
+    GetMany,
     Guard,
     Multi,
     NoNode,
     Request,
     SessionExpired,
     SessionState,
+    Stat,
     Store,
     Sync,
     WatchTree,
     check_multi,
+    check_read,
 )
 from spark_kafkalite.registry.tree.acl import GUARDED_ACL, OPEN_ACL, PROCESS_ACL, Permission, SetAcl, allows
 from spark_kafkalite.registry.tree.embedded import Check, EmbeddedRegistry
+from spark_kafkalite.registry.tree.tree import Tree
 
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 
@@ -92,6 +96,8 @@ class EmbeddedStore(Store):
         match request:
             case Get(path, watch):
                 return tree.get(path, session_id, watch)
+            case GetMany(paths):
+                return get_many(tree, paths, session_id)
             case Exists(path, watch):
                 return tree.exists(path, session_id, watch)
             case Children(path, watch):
@@ -114,6 +120,18 @@ class EmbeddedStore(Store):
                 return allows(node.acl, Permission.READ, ())
             case operation:
                 return registry.apply([operation], session_id)[0]
+
+
+def get_many(tree: Tree, paths: Sequence[str], session_id: int) -> list[tuple[bytes, Stat] | RegistryError]:
+    """Return what ``Store.get_many`` gives. Raises BadArguments."""
+    check_read(paths)
+    found: list[tuple[bytes, Stat] | RegistryError] = []
+    for path in paths:
+        try:
+            found.append(tree.get(path, session_id, None))
+        except NoNode as error:
+            found.append(error.with_traceback(None))
+    return found
 
 
 def open_embedded(

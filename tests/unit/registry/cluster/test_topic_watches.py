@@ -18,7 +18,19 @@ from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.topic_reads import WATCHED_TREES
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.controller import Extension, TopicSpec
-from spark_kafkalite.registry.store import Children, Get, RegistryTooOld, Request, WatchTree, answer
+from spark_kafkalite.registry.store import (
+    MAX_READ_AT_ONCE,
+    Children,
+    ConnectionLoss,
+    Get,
+    GetMany,
+    RegistryTooOld,
+    Request,
+    SessionState,
+    WatchTree,
+    answer,
+    steps_of,
+)
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import LeaderAndIsr, TopicAssignment
 from tests.unit.registry.controller.test_controller import TIMEOUT_S, cluster
@@ -67,8 +79,8 @@ def test_a_change_reads_the_node_that_has_changed_and_no_list_of_topics(tmp_path
             read: list[str] = []
 
             def note(request: Request) -> None:
-                if isinstance(request, (Get, Children)):
-                    read.append(request.path)
+                if isinstance(request, (Get, GetMany, Children)):
+                    read.extend(step.path for step in steps_of(request))
 
             store.before = note
             await only.controller.create_topics([TopicSpec("new", 2)])
@@ -86,6 +98,70 @@ def test_a_change_reads_the_node_that_has_changed_and_no_list_of_topics(tmp_path
             await watcher.caught_up(TIMEOUT_S)
             assert {znodes.topic_path("wide"), *(znodes.state_path("wide", number) for number in (50, 51))} == set(read)
             assert len(view.state.topics["wide"].partitions) == 52
+            watcher.close()
+            store.close()
+
+    run(work())
+
+
+def test_nodes_that_change_together_are_read_in_few_messages(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (registry, (only,)):
+            store, view = Recorded(registry), ClusterView()
+            watcher = ClusterWatcher(store, view)
+            await watcher.start("c")
+            messages: list[int] = []
+
+            def note(request: Request) -> None:
+                assert not isinstance(request, Get)
+                if isinstance(request, GetMany):
+                    messages.append(len(request.paths))
+
+            store.before = note
+            count = 10 * MAX_READ_AT_ONCE
+            await only.controller.create_topics([TopicSpec("wide", count)])
+            await watcher.caught_up(TIMEOUT_S)
+            # The topic's node, its settings, and what was read before the first full message and behind the last one.
+            assert sum(messages) >= count + 2
+            assert len(messages) <= count // MAX_READ_AT_ONCE + 4
+            assert max(messages) <= MAX_READ_AT_ONCE
+            assert len(view.state.topics["wide"].partitions) == count
+            watcher.close()
+            store.close()
+
+    run(work())
+
+
+def test_a_message_of_reads_that_is_lost_with_the_connection_is_made_good_by_the_next_reading(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (registry, (only,)):
+            await only.controller.create_topics([TopicSpec("t", 5)])
+            store, view = Recorded(registry), ClusterView()
+            lost: list[Request] = []
+
+            def lose(request: Request) -> Future[Any] | None:
+                if not isinstance(request, GetMany) or len(lost) >= 2:
+                    return None
+                lost.append(request)
+                return refused(ConnectionLoss("the connection broke"))
+
+            store.before = lose
+            watcher = ClusterWatcher(store, view)
+            starting = asyncio.ensure_future(watcher.start("c"))
+            while not lost:
+                await asyncio.sleep(0)
+            for state in (SessionState.SUSPENDED, SessionState.CONNECTED, SessionState.SUSPENDED):
+                store.listeners.report(state)
+            while len(lost) < 2:
+                await asyncio.sleep(0)
+            # Not without the topic: what has not been read may be there.
+            assert not starting.done()
+            store.listeners.report(SessionState.CONNECTED)
+            state = await asyncio.wait_for(starting, TIMEOUT_S)
+            assert len(state.topics["t"].partitions) == 5
+            assert caplog.text.count("a registry read failed") == 2
             watcher.close()
             store.close()
 
