@@ -122,6 +122,9 @@ def reassign(
         raise click.UsageError("--throttle goes with --plan and --execute")
     keeps = preserve_throttles
     named = None if file is None else read_plan(_text_of(file), "stdin" if file == "-" else file)
+    if named == {}:
+        said(f"{file} names no partition, so there is nothing to do")
+        return 0
     with reachable_admin(client) as admin:
         if action == "cancel":
             return _cancel(admin, named, keeps_throttles=keeps)
@@ -186,10 +189,10 @@ def _changes(plan: Plan, current: Plan) -> Plan:
 
 def _plan(admin: Admin, plan: Plan, current: Plan, throttle: int | None) -> int:
     changed = _changes(plan, current)
-    if not changed:
+    if changed:
+        _check(admin, changed, current, throttle)
+    else:
         said(_NOTHING)
-        return 0
-    _check(admin, changed, current, throttle)
     click.echo(plan_text(changed))
     return 0
 

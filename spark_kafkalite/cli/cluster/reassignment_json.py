@@ -12,7 +12,10 @@ from spark_kafkalite.model import TopicPartition
 
 
 def read_plan(text: str, where: str) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the brokers of each partition in a plan. Raises BadParameter, which names ``where`` it was read from."""
+    """Return the brokers of each partition in a plan, which may have none.
+
+    Raises BadParameter, which names ``where`` it was read from.
+    """
     try:
         plan = json.loads(text)
         if not isinstance(plan, dict) or plan.get("version") != 1 or not isinstance(plan.get("partitions"), list):
@@ -25,8 +28,6 @@ def read_plan(text: str, where: str) -> dict[TopicPartition, tuple[int, ...]]:
             found[key] = replicas
     except ValueError as error:
         raise click.BadParameter(f"{where} is no plan of a reassignment: {error}") from None
-    if not found:
-        raise click.BadParameter(f"{where} names no partition")
     return found
 
 
