@@ -69,6 +69,15 @@ def topic(admin: Admin) -> str:
     return name
 
 
+@pytest.fixture
+def used_topic(broker: BrokerProcess, topic: str) -> str:
+    """A topic with a record. A log's first append is answered after a sync, and what arrives meanwhile is served before
+    the client is muted."""
+    with RawClient(broker.bootstrap, client_id="first") as client:
+        client.produce(topic, make_batch([b"first"]))
+    return topic
+
+
 # Rates of clients -----------------------------------------------------------------------------------------------------
 
 
@@ -106,10 +115,10 @@ def kafka_python_produce(bootstrap: str, topic: str, client_id: str, acks: str) 
     return lambda: producer.close()
 
 
-def wait_for_records(admin: Admin, topic: str) -> None:
+def wait_for_records(admin: Admin, topic: str, count: int = RECORDS) -> None:
     partition = TopicPartition(topic, 0)
     wait_until(
-        lambda: admin.list_offsets({partition: LATEST_TIMESTAMP})[partition].offset == RECORDS,
+        lambda: admin.list_offsets({partition: LATEST_TIMESTAMP})[partition].offset == count,
         "all records to be in the log",
     )
 
@@ -117,12 +126,12 @@ def wait_for_records(admin: Admin, topic: str) -> None:
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 @pytest.mark.parametrize("produce", [ours_produce, confluent_produce, kafka_python_produce])
 def test_producers_keep_to_their_rate(
-    broker: BrokerProcess, admin: Admin, topic: str, produce: Produce, acks: str
+    broker: BrokerProcess, admin: Admin, used_topic: str, produce: Produce, acks: str
 ) -> None:
-    admin.alter_client_quotas({"client-id": topic}, {"producer_byte_rate": RATE})
+    admin.alter_client_quotas({"client-id": used_topic}, {"producer_byte_rate": RATE})
     begun_s = time.monotonic()
-    close = produce(broker.bootstrap, topic, topic, acks)
-    wait_for_records(admin, topic)
+    close = produce(broker.bootstrap, used_topic, used_topic, acks)
+    wait_for_records(admin, used_topic, 1 + RECORDS)
     assert time.monotonic() - begun_s >= LEAST_S
     close()
 
@@ -195,17 +204,17 @@ def test_consumers_keep_to_their_rate_and_lose_nothing(
 
 
 def test_five_requests_in_flight_are_answered_in_order(
-    broker: BrokerProcess, admin: Admin, topic: str, client_id: str
+    broker: BrokerProcess, admin: Admin, used_topic: str, client_id: str
 ) -> None:
     admin.alter_client_quotas({"client-id": client_id}, {"producer_byte_rate": 200_000})
     batch = make_batch([os.urandom(100_000)])
     with RawClient(broker.bootstrap, client_id=client_id) as client:
         begun_s = time.monotonic()
         for _ in range(5):
-            client.send_produce([(topic, [(0, batch)])])
+            client.send_produce([(used_topic, [(0, batch)])])
         answers = [client.receive_produce() for _ in range(5)]
         took_s = time.monotonic() - begun_s
-    assert [answer.topics[0][1][0].base_offset for answer in answers] == [0, 1, 2, 3, 4]
+    assert [answer.topics[0][1][0].base_offset for answer in answers] == [1, 2, 3, 4, 5]
     # The first seconds' allowance is for some of them; each of the others is paid for before the next is served.
     assert answers[0].throttle_time_ms == 0
     assert any(answer.throttle_time_ms for answer in answers)
@@ -213,14 +222,14 @@ def test_five_requests_in_flight_are_answered_in_order(
 
 
 def test_produces_without_answers_mute_the_connection(
-    broker: BrokerProcess, admin: Admin, topic: str, client_id: str
+    broker: BrokerProcess, admin: Admin, used_topic: str, client_id: str
 ) -> None:
     admin.alter_client_quotas({"client-id": client_id}, {"producer_byte_rate": 200_000})
     batch = make_batch([os.urandom(100_000)])
     with RawClient(broker.bootstrap, client_id=client_id) as client:
         begun_s = time.monotonic()
         for _ in range(5):
-            client.send_produce([(topic, [(0, batch)])], acks=0)
+            client.send_produce([(used_topic, [(0, batch)])], acks=0)
         client.call(MetadataRequest(topics=[]), 9)
         assert time.monotonic() - begun_s >= 1.3
 

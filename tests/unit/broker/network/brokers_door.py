@@ -55,8 +55,6 @@ class Door:
         config = DynamicConfig(BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0", **settings}))
         (listener,) = config.current.listeners
         self.inner_wire = InnerWire(1, listener.name, is_for_brokers_alone=for_brokers_alone)
-        # Whichever is the present one: tests say what others have.
-        self.inner_wire.versions = WireVersions(1, 1)
         self.inner_wire.set_secret(ClusterSecret((SECRET,)))
         self.limits = QuotaLimits()
         self.acceptor = Acceptor(

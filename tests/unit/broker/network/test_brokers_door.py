@@ -14,6 +14,7 @@ import pytest
 
 from spark_kafkalite.broker.network.session import Handshake
 from spark_kafkalite.errors import IllegalSaslState, SaslAuthenticationFailed
+from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION
 from spark_kafkalite.security.cluster_secret import MECHANISM, ClusterSecret, broker_user
 from spark_kafkalite.security.scram import ScramClient
 from spark_kafkalite.wire import codec
@@ -28,6 +29,8 @@ from tests.unit.broker.network.brokers_door import HEARTBEAT_VERSION, OTHER_SECR
 READ_TIMEOUT_S = 30.0
 STRANGERS = 100
 REFUSED, ILLEGAL, UNSUPPORTED = SaslAuthenticationFailed.code, IllegalSaslState.code, 33
+# With its proof a broker sends its version of the inner wire.
+PRESENT_VERSION = {"wire": str(INNER_WIRE_VERSION)}
 
 
 class Stranger:
@@ -57,7 +60,7 @@ class Stranger:
     async def prove(self, user: str = "broker-7", secret: str = SECRET, *, is_token: bool = False) -> Any:
         """Go through the exchange; return the last answer."""
         assert (await self.handshake()).error_code == 0
-        client = ScramClient(MECHANISM, user, secret, is_token=is_token)
+        client = ScramClient(MECHANISM, user, secret, is_token=is_token, extensions={} if is_token else PRESENT_VERSION)
         said: bytes | None = client.first()
         answer = None
         while said is not None:
@@ -152,7 +155,7 @@ def test_who_is_proved_is_known_by_number_and_may_not_become_another() -> None:
 def test_a_proof_that_was_overheard_proves_nothing_again() -> None:
     async def test() -> None:
         async with door() as one:
-            client = ScramClient(MECHANISM, "broker-7", SECRET)
+            client = ScramClient(MECHANISM, "broker-7", SECRET, extensions=PRESENT_VERSION)
             first = client.first()
             async with stranger(one) as who:
                 await who.handshake()

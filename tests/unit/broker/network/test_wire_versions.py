@@ -108,7 +108,7 @@ def test_who_connects_all_the_same_is_refused_and_both_sides_say_why_once(caplog
 
     async def test() -> None:
         async with door() as one:
-            versions = WireVersions(7, 3)
+            one.inner_wire.versions, versions = WireVersions(1, 1), WireVersions(7, 3)
             for _ in range(5):
                 visitor = one.connect(versions=versions)
                 await wait_until_async(lambda visitor=visitor: bool(visitor.errors), "the refusal")
@@ -126,6 +126,7 @@ def test_who_connects_all_the_same_is_refused_and_both_sides_say_why_once(caplog
 def test_each_of_two_brokers_says_so_when_the_other_one_registers(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with door() as one:
+            one.inner_wire.versions = WireVersions(1, 1)
             nobody, both = ClusterState(), ClusterState(brokers={1: registered(1, 1), 2: registered(2, 3)})
             one.inner_wire.cluster_changed(nobody, both, diff(nobody, both))
             one.inner_wire.cluster_changed(nobody, both, diff(nobody, both))
