@@ -41,8 +41,9 @@ def follow(cluster: KafkaliteCluster, heading: str, *broken: int) -> None:
 
             def is_as_the_page_says(place: int = place) -> bool:
                 said = kafkalite("cluster", "status", *at).stdout
-                # Before an election a partition says how to have one.
-                return commands[place + 1] in said or "under-replicated: 0" in said
+                # Before an unclean election a partition says how to have one.
+                is_asked_for = commands[place + 1] in said and "--preferred" not in commands[place + 1]
+                return is_asked_for or "under-replicated: 0" in said
 
             wait_until(is_as_the_page_says, f"the status before {commands[place + 1]}")
         elif command.startswith("kafkalite cluster elect --unclean"):
