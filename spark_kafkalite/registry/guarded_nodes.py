@@ -19,11 +19,13 @@ from typing import Final
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.store import ConnectionLoss, NodeExists, NoNode, SessionExpired, Store, answer
+from spark_kafkalite.registry.znodes import CONFIG_CHANGES
 
 _LOG = logging.getLogger(__name__)
 
-# Parents of private nodes (``entity_nodes``, ``znodes.INTER_BROKER_SECRET``). Only brokers create nodes right below.
-_PARENTS: Final = ("/config", "/kafkalite")
+# Parents of private nodes (``entity_nodes``, ``znodes.INTER_BROKER_SECRET``). Only brokers create nodes right below. A
+# client that deleted notices would keep the deletion of a user from brokers.
+_PARENTS: Final = ("/config", "/kafkalite", CONFIG_CHANGES)
 
 
 async def make_private(store: Store, roots: Iterable[str]) -> None:

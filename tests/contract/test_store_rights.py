@@ -147,6 +147,11 @@ def test_what_a_registry_had_before_brokers_had_an_identity_becomes_private_with
         (await AclFollower(lambda *_: None, lambda: ()).follow(brokers)).close()
 
     asyncio.run(start_and_stop())
+    # Otherwise the deletion of a user could be kept from brokers.
+    notice = brokers.children("/config/changes").result(PATIENCE_S)[0]
+    for attempt in (stranger.delete(f"/config/changes/{notice}"), stranger.create("/config/changes/other")):
+        with pytest.raises(RegistryError, match="NoAuth"):
+            attempt.result(PATIENCE_S)
     if not set_acl:
         # Other brokers may not have the identity yet.
         assert readable() == old
