@@ -40,8 +40,9 @@ MAX_FRAME_BYTES: Final = 1024 * 1024
 MAX_DATA_BYTES: Final = MAX_FRAME_BYTES - 1024
 # Operations in one multi: keeps it below MAX_DATA_BYTES with partition states of a few hundred bytes.
 MAX_MULTI_OPERATIONS: Final = 1000
-# Nodes in one read of many: however large they are, the registry's process gives that much in one answer.
-MAX_READ_AT_ONCE: Final = 30
+# Nodes in one read of many. The largest ones fit into what the registry's process keeps for one connection
+# (``served.connection.MAX_UNSENT_BYTES``).
+MAX_READ_AT_ONCE: Final = 15
 # Control, private-use and surrogate characters, and what a server sees as surrogates.
 _ILLEGAL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 

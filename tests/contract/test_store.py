@@ -182,6 +182,13 @@ def test_many_nodes_are_read_in_one_message(store: Store) -> None:
             get(store.get_many(wrong))
 
 
+def test_nodes_of_the_largest_size_are_read_in_one_message(store: Store) -> None:
+    paths = [f"/n{number}" for number in range(MAX_READ_AT_ONCE)]
+    for path in paths:
+        get(store.create(path, bytes(1_000_000)))
+    assert [len(data) for data, _ in get(store.get_many(paths))] == [1_000_000] * len(paths)
+
+
 def test_children_are_names_in_order(store: Store) -> None:
     for name in ("b", "a", "c"):
         get(store.create(f"/top/{name}", make_parents=True))
