@@ -107,6 +107,9 @@ class RequestMemory:
     def may_read(self, reader: PausedConnection) -> bool:
         """Return whether ``reader`` may read now. If not, its ``memory_available`` is called when it may."""
         if self.used_bytes >= self.limit_bytes and reader is not self._exempt:
+            if self._whole is not None and reader is self._whole._exempt:
+                # All others wait for it: if it waited for one of them, none would go on.
+                return True
             if self._exempt is not None:
                 self._waiting[reader] = None
                 return False

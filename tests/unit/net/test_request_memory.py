@@ -106,6 +106,20 @@ def test_a_client_that_has_used_its_share_leaves_the_rest_to_others() -> None:
     assert len(shares) == 0
 
 
+def test_the_request_for_which_all_others_wait_does_not_wait_for_its_share() -> None:
+    memory = RequestMemory(100)
+    share = MemoryShares(memory).enter("User:a")
+    first, second = Reader(), Reader()
+    memory.take(100)
+    assert share.may_read(first)
+    share.take(50)
+    # The second one is exempt from the share and waits for the first one, which needs more than the share.
+    assert not share.may_read(second)
+    assert share.may_read(first)
+    share.request_complete(first)
+    assert second.woken == 1 and share.may_read(second)
+
+
 def test_buffers_are_writable_and_of_the_asked_size() -> None:
     buffers = FrameBuffers()
     for size_bytes in (1, 40_000, 1_048_700, 5_000_000):
