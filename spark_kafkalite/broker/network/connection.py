@@ -281,6 +281,9 @@ class Connection:
 
     def allow_large_requests(self) -> None:
         """Take requests of any allowed size, although the session began with a handshake."""
+        if self.closed:
+            # The client has left while its authentication was waiting: its share of memory is given back already.
+            return
         self._frames.max_frame_bytes = self._owner.limits.max_frame_bytes
         self._owner.handshake_complete(self)
 

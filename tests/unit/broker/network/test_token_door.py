@@ -199,7 +199,7 @@ def test_a_client_that_leaves_while_keys_are_fetched(caplog: pytest.LogCaptureFi
     """Its answer has nowhere to go; a client that waits gets one."""
     with TokenEndpoint(subject="alice") as issuer:
         keys = json.dumps(issuer.jwks()).encode()
-        issuer.keys_answer = HttpAnswer(200, keys, delay_s=0.3)
+        issuer.keys_answer = HttpAnswer(200, keys, delay_s=2.0)
 
         async def test() -> None:
             settings = {
@@ -218,8 +218,11 @@ def test_a_client_that_leaves_while_keys_are_fetched(caplog: pytest.LogCaptureFi
                     leaves.writer.write(struct.pack(">i", len(frame)) + frame)
                     await leaves.writer.drain()
                     leaves.writer.transport.abort()
+                    await wait_until_async(lambda: len(one.acceptor) == 1, "the broker to notice")
                     assert (await by_token(stays, first(issuer.token()))).error_code == 0
                     await stays.beat()
+                    # No share of the request memory is left to the client that has gone.
+                    assert list(one.acceptor._sharers.values()) == ["User:alice"]
 
         run(test)
     assert [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR] == []
