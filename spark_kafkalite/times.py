@@ -13,7 +13,8 @@ _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,19}")
 def moment_ms(text: str) -> int:
     """Return milliseconds since the epoch of such a number, or of an ISO 8601 date and time (UTC without a zone).
 
-    Raises ValueError for anything else.
+    Raises ValueError for anything else, and for a time before 1970: it would be one of the negative numbers that stand
+    for places in a log, such as -1 for its end (ListOffsetsRequest).
     """
     text = text.strip()
     if _WHOLE_NUMBER.fullmatch(text):
@@ -23,4 +24,7 @@ def moment_ms(text: str) -> int:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+    found_ms = round(moment.timestamp() * 1000)
+    if found_ms < 0:
+        raise ValueError(f"{text} is before 1970")
+    return found_ms

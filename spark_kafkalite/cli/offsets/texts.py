@@ -38,8 +38,8 @@ def parse_time(text: str, option: str) -> int:
         return moment_ms(text)
     except ValueError:
         raise click.UsageError(
-            f"{option} {text}: neither {', '.join(_PLACES)}, nor milliseconds since 1970, nor a date and time such as "
-            "2026-01-31T12:00:00Z"
+            f"{option} {text}: neither {', '.join(_PLACES)}, nor milliseconds since 1970, nor a date and time of 1970 "
+            "or later, such as 2026-01-31T12:00:00Z"
         ) from None
 
 

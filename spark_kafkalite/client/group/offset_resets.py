@@ -187,7 +187,7 @@ def parse_datetime_ms(text: str) -> int:
     except ValueError:
         raise ConfigError(
             f"{text!r} is neither a date and time such as 2026-01-31T12:00:00.000 (UTC without a zone; "
-            "2026-01-31T12:00:00+02:00 with one) nor milliseconds since 1970"
+            "2026-01-31T12:00:00+02:00 with one) of 1970 or later, nor milliseconds since 1970"
         ) from None
 
 

@@ -46,7 +46,11 @@ class Instant(click.ParamType[int]):
         try:
             return moment_ms(str(value))
         except ValueError:
-            self.fail(f"{str(value)!r} is neither milliseconds since the epoch nor an ISO 8601 time", param, ctx)
+            self.fail(
+                f"{str(value)!r} is neither milliseconds since the epoch nor an ISO 8601 time of 1970 or later",
+                param,
+                ctx,
+            )
 
 
 class PartitionOffsets(click.ParamType[dict[int, int]]):

@@ -88,7 +88,7 @@ def time_position(value: object) -> Position | None:
         moment = moment_ms(text)
     except (ValueError, OverflowError):
         return None
-    return Position(PositionKind.TIME, moment) if 0 <= moment <= LONG_MAX else None
+    return Position(PositionKind.TIME, moment)
 
 
 def time_span_ms(text: str) -> int | None:

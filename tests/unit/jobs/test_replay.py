@@ -30,6 +30,14 @@ def test_a_time_range_without_time_in_it_is_refused(end: str) -> None:
     assert said in " ".join(result.output.split())
 
 
+def test_a_time_before_1970_is_refused() -> None:
+    """A lookup by -1 gives the end of the log, not the first record of that time or later."""
+    arguments = ["--topic", "t", "--destination", "d", "--from-timestamp", "1969-12-31T23:59:59.999Z"]
+    result = CliRunner().invoke(replay.main, arguments)
+    assert result.exit_code == 2
+    assert "nor an ISO 8601 time of 1970 or later" in " ".join(result.output.split())
+
+
 FILES, TOPIC = ["--destination", "d"], ["--to-topic", "u"]
 OFFSETS = ["--from-offsets", '{"0": 1}']
 
