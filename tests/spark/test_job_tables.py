@@ -129,7 +129,7 @@ def test_what_a_table_cannot_take_is_refused_before_anything_is_loaded(topics: T
     for options, message, code in (
         (["--value", "json", "--value-schema", "id STRING"], "field value.id is bigint in its files and string in", 2),
         (["--value", "json", "--value-schema", "id BIGINT, d INTERVAL DAY"], "which a Delta table without table", 5),
-        ([*same, "--format", "orc"], "or, to write new files with --format orc", 2),
+        ([*same, "--format", "orc"], "because a Delta table keeps its format and directories", 2),
         ([*same, "--format", "orc", "--change-layout"], "a Delta table has Parquet only", 5),
         (
             [*same, "--partition-by", "hour", "--change-layout"],

@@ -11,7 +11,7 @@ comes from all manifests, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ValueForm = tuple[str, str | None]
 # What --change-layout allows to differ: names in manifests, and options.
 _OPTIONS: Final = {"format": "--format", "partition_by": "--partition-by", "time_zone": "--time-zone"}
+# What a Delta table does not take with --change-layout either.
+_KEPT_BY_TABLES: Final = frozenset({"format", "partition_by"})
 _FORMATS: Final = {"txt": "text"}
 _SHOWN_SCHEMA: Final = 1_000
 
@@ -109,15 +111,19 @@ def check_layouts(
     type_of: Callable[[ValueForm], DataType],
     *,
     change_layout: bool = False,
+    tables: Collection[str] = (),
 ) -> None:
     """Raise LayoutChangeRefused, which names the first topic, if a topic is not to be written as it is asked for.
 
     ``asked`` are the layouts of the run, by topic, as manifests have them. ``type_of`` returns the type of values.
+    ``tables`` are the topics that are Delta tables.
     """
     problems = {}
     for topic, layout in asked.items():
         known = written.get(topic)
-        problem = None if known is None or not known.forms else _problem(known, layout, type_of, change_layout)
+        if known is None or not known.forms:
+            continue
+        problem = _problem(known, layout, type_of, change_layout, is_table=topic in tables)
         if problem is not None:
             problems[topic] = problem
     if problems:
@@ -127,7 +133,12 @@ def check_layouts(
 
 
 def _problem(
-    known: WrittenLayout, asked: Mapping[str, str], type_of: Callable[[ValueForm], DataType], change_layout: bool
+    known: WrittenLayout,
+    asked: Mapping[str, str],
+    type_of: Callable[[ValueForm], DataType],
+    change_layout: bool,
+    *,
+    is_table: bool,
 ) -> str | None:
     form = value_form(asked)
     if known.forms != (form,):
@@ -143,6 +154,11 @@ def _problem(
         return None
     is_there = " ".join(f"{_OPTIONS[name]} {known.layout[name]}" for name in changed)
     wanted = " ".join(f"{_OPTIONS[name]} {asked.get(name)}" for name in changed)
+    if is_table and not _KEPT_BY_TABLES.isdisjoint(changed):
+        return (
+            f"its files were written with {is_there}, and this run has {wanted}: give {is_there}, because a Delta "
+            "table keeps its format and directories, or load the topic into a new destination"
+        )
     # Earlier versions also wrote formats that this one only reads.
     is_writable = known.layout.get("format", "parquet") in CODECS
     again = f"give {is_there}, or, to write" if is_writable else "to write"

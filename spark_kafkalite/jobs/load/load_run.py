@@ -127,6 +127,7 @@ def _check_layouts(session: Callable[[], SparkSession], files: Files, options: L
     # With PySpark's types, which a run without a change does without.
     from spark_kafkalite.jobs.formats.decoding import value_column_type
     from spark_kafkalite.jobs.load.layout_changes import WrittenLayout, check_layouts, written_layouts
+    from spark_kafkalite.jobs.tables.delta_tables import table_topics
 
     def type_of(form: tuple[str, str | None]) -> DataType:
         if form[1] is not None:
@@ -139,7 +140,7 @@ def _check_layouts(session: Callable[[], SparkSession], files: Files, options: L
     if plan.ranges and len(written) < len(plan.topics):
         # An older version wrote the newest manifest.
         written = written_layouts(published_files(publish.manifests(files))) | written
-    check_layouts(files.root, written, asked, type_of, change_layout=options.change_layout)
+    check_layouts(files.root, written, asked, type_of, change_layout=options.change_layout, tables=table_topics(files))
 
 
 def new_records(options: LoadOptions, newest: Manifest | None) -> tuple[LoadPlan, TopicLogs, tuple[str, ...]]:

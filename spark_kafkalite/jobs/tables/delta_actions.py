@@ -56,7 +56,8 @@ class TableFile:
 def partition_values(file: PublishedFile) -> dict[str, str]:
     """Return a file's day and hour as a table has them, by column, from the directories of its path.
 
-    Raises TableError for a directory that is neither; no job makes one.
+    Raises TableError for a directory that is neither. Jobs make such ones for times after the year 9999 only, which a
+    ``date`` of Python cannot be: Spark writes the day as ``+10000-01-01``.
     """
     found: dict[str, str] = {}
     for directory in file.final.split("/")[1:-1]:
@@ -72,7 +73,10 @@ def partition_values(file: PublishedFile) -> dict[str, str]:
                 continue
         except ValueError:
             pass
-        raise TableError(f"{file.final}: {directory} is not the directory of a day or an hour, which tables need")
+        raise TableError(
+            f"{file.final}: {directory} is not the directory of a day or an hour, which tables need, and their last "
+            "day is 9999-12-31; load the topic without --table delta, into another destination if it is a table here"
+        )
     return found
 
 

@@ -82,6 +82,14 @@ def test_a_format_that_is_no_longer_written_is_not_recommended() -> None:
     assert "leave the others as they are, give --change-layout" in told
 
 
+@pytest.mark.parametrize("changed", [{"partition_by": "hour"}, {"format": "orc", "time_zone": "Asia/Kolkata"}])
+def test_a_table_is_not_advised_to_change_what_it_keeps(changed: dict[str, str]) -> None:
+    with pytest.raises(LayoutChangeRefused) as refused:
+        check_layouts("d", {"x": written("a")}, {"x": {**DAY, "value_schema": "a", **changed}}, type_of, tables=["x"])
+    assert "because a Delta table keeps its format and directories" in str(refused.value)
+    assert "--change-layout" not in str(refused.value)
+
+
 def test_the_zone_does_not_matter_without_directories_of_time() -> None:
     assert refusal(written("a", partition_by="none"), partition_by="none", time_zone="Asia/Kolkata") is None
 
