@@ -260,7 +260,9 @@ def main(**given: Any) -> None:
                 session()
             newest = publish.newest_manifest(files)
             planned = plan_round(session, files, options, options.bounds, newest)
-            tables.check_only(options.tables_of(planned.plan.topics, table_topics(files)), newest)
+            layouts = options.tables_of(planned.plan.topics, table_topics(files))
+            tables.check_only(layouts, newest)
+            tables.check_plain({each.topic_partition.topic for each in planned.plan.ranges} - layouts.keys())
             click.echo(planned_text(planned, given["as_json"]))
             return
         run = publish.new_run()

@@ -119,6 +119,19 @@ def test_columns_of_values_are_columns_of_the_table(topics: Topics, tmp_path: Pa
     assert rows(tmp_path, topic)[0]["timestamp"].timestamp() * 1000 == NEW_YEAR_MS
 
 
+def test_files_of_a_plain_load_do_not_go_into_a_table_of_another_writer(topics: Topics, tmp_path: Path) -> None:
+    """VACUUM of that table would delete them. It is also what is left if the mark of a table is deleted."""
+    topic = topics.new()
+    topics.fill(topic, ["one"])
+    load(topics, topic, tmp_path, "--table", "delta")
+    (tmp_path / "_kafkalite/tables" / topic / "table.json").unlink()
+    topics.fill(topic, ["two"])
+    for dry_run in ([], ["--dry-run"]):
+        told = failure(hadoop_load, topics, "--topic", topic, "--destination", str(tmp_path), *dry_run, code=5)
+        assert "is the log of a Delta table that this destination has no mark of" in told
+    assert len(data_files(tmp_path)) == 1
+
+
 def test_what_a_table_cannot_take_is_refused_before_anything_is_loaded(topics: Topics, tmp_path: Path) -> None:
     topic = topics.new()
     topics.fill(topic, ['{"id": 1}'])

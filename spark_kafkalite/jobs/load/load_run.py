@@ -226,6 +226,7 @@ def _publish(
     tables.make(layouts, 0 if newest is None else newest.number)
     if plan.ranges:
         tables.check(layouts)
+        tables.check_plain({each.topic_partition.topic for each in plan.ranges} - layouts.keys())
     with publish.dropped_on_failure(files, run):
         if not plan.ranges:
             staged = Staged(ranges=check_accounts(plan, (), ()))

@@ -50,6 +50,7 @@ from spark_kafkalite.jobs.tables.table_schema import Schema
 from spark_kafkalite.jobs.tables.table_state import TableState
 from spark_kafkalite.manifests.files import FileExists, Files
 from spark_kafkalite.manifests.manifest import Manifest, PublishedFile
+from spark_kafkalite.manifests.names import directory_name
 
 # How often a commit is tried while other writers take its version.
 _TRIES: Final = 100
@@ -135,6 +136,21 @@ class DeltaTables:
             check_layout(topic, layout, None if state is None else columns)
             wanted = schema_for(self._columns_of, topic, layout, columns)
             grown_schema(topic, None if state is None else state.schema, wanted)
+
+    def check_plain(self, topics: Collection[str]) -> None:
+        """Raise TableError if a topic that is no table here would be loaded into the table of another writer.
+
+        That table would not have the files, and its VACUUM would delete them.
+        """
+        plain = sorted(set(topics) - self._tables.keys())
+        if not plain:
+            return
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            # Also in directories that readers of Delta cannot open, where a plain load is allowed.
+            names = (directory_name(topic, self._files.name_max_bytes) for topic in plain)
+            logs = (DeltaLog(self._files, name) for name in names)
+            # A list, because an error in the pool is raised where its result is taken.
+            list(pool.map(self._check_no_log, plain, logs))
 
     def check_only(self, layouts: Mapping[str, Mapping[str, str]], newest: Manifest | None) -> None:
         """Check what a run would check before it stages, and write nothing. Raises TableError."""

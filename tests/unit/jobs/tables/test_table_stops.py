@@ -115,6 +115,17 @@ def test_numbers_that_restored_manifests_take_again_are_published(tmp_path: Path
         assert rows(copy) == committed(copy, "t")
 
 
+def test_a_plain_load_does_not_go_into_a_table_of_another_writer(tmp_path: Path) -> None:
+    root = tmp_path / "no%table"
+    root.mkdir()
+    deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"offset": pa.array([1], pa.int64())}))
+    (tmp_path / "t").rename(root / "%5Ft")
+    tables = Destination(root).tables()
+    tables.check_plain(["_u", "v"])
+    with pytest.raises(TableError, match=r"log of a Delta table that this destination has no mark of"):
+        tables.check_plain(["_u", "_t", "v"])
+
+
 def test_a_table_without_a_mark_is_not_taken_over(tmp_path: Path) -> None:
     deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"offset": pa.array([1], pa.int64())}))
     with pytest.raises(TableError, match=r"log of a Delta table that this destination has no mark of"):
