@@ -6,6 +6,7 @@ replicas that there are, at the follower's side those that come.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from spark_kafkalite.model import TopicPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
+    from spark_kafkalite.client.admin.reassignments import Reassignment
 
 RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 LISTS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -33,25 +35,24 @@ def throttled(
     plan: Mapping[TopicPartition, Sequence[int]], sources: Mapping[TopicPartition, Sequence[int]]
 ) -> Throttled:
     """Return what is throttled while a plan is executed. ``sources`` are the replicas that may have all records."""
-    lists: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    leaders: defaultdict[str, list[str]] = defaultdict(list)
+    followers: defaultdict[str, list[str]] = defaultdict(list)
     brokers: set[int] = set()
     for key in sorted(plan):
         coming = [each for each in plan[key] if each not in sources[key]]
         if not coming:
             continue
-        leaders, followers = lists.get(key.topic, ((), ()))
-        lists[key.topic] = (
-            (*leaders, *(f"{key.partition}:{each}" for each in sources[key])),
-            (*followers, *(f"{key.partition}:{each}" for each in coming)),
-        )
+        leaders[key.topic] += (f"{key.partition}:{each}" for each in sources[key])
+        followers[key.topic] += (f"{key.partition}:{each}" for each in coming)
         brokers.update(sources[key], coming)
+    lists = {topic: (tuple(leaders[topic]), tuple(followers[topic])) for topic in followers}
     return Throttled(lists, frozenset(brokers))
 
 
-def sources_of(admin: Admin, plan: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, ...]]:
+def sources_of(
+    admin: Admin, keys: Collection[TopicPartition], moving: Mapping[TopicPartition, Reassignment]
+) -> dict[TopicPartition, tuple[int, ...]]:
     """Return the replicas of partitions without those that a reassignment in progress is adding."""
-    keys = set(plan)
-    moving = admin.list_partition_reassignments(keys)
     infos: Mapping[str, Any] = admin.describe_topics({key.topic for key in keys})
     found = {}
     for name, info in infos.items():
@@ -63,10 +64,17 @@ def sources_of(admin: Admin, plan: Iterable[TopicPartition]) -> dict[TopicPartit
 
 
 def set_throttle(admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], rate: int) -> None:
-    """Have the reassignments of a plan copy at most ``rate`` bytes a second to each broker, and from each."""
+    """Have the reassignments of a plan copy at most ``rate`` bytes a second to each broker, and from each.
+
+    A topic's lists are replaced, so they also name the partitions of these topics that an earlier plan is moving.
+    Source: org.apache.kafka.tools.reassign.ReassignPartitionsCommand.calculateProposedMoveMap.
+    """
     from spark_kafkalite.client.admin.configs import ConfigChange
 
-    found = throttled(plan, sources_of(admin, plan))
+    topics = {key.topic for key in plan}
+    moving = {key: each for key, each in admin.list_partition_reassignments().items() if key.topic in topics}
+    whole = {**{key: each.targets for key, each in moving.items()}, **plan}
+    found = throttled(whole, sources_of(admin, whole, moving))
     live = {node.node_id for node in admin.describe_cluster().brokers}
     for broker in sorted(found.brokers & live):
         admin.incremental_alter_configs([ConfigChange(name, "set", str(rate)) for name in RATES], broker_id=broker)

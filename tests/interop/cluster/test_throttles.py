@@ -182,3 +182,25 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
     assert settings(admin, topic)[1] == {"1"}
     assert "is removed" in reassign("--cancel")
     assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
+
+
+def test_a_second_plan_keeps_the_first_one_throttled(cluster: KafkaliteCluster, admin: Admin, tmp_path: Path) -> None:
+    topic = made(cluster, admin, "twice", {0: [1], 1: [2]})
+    file = tmp_path / "plan.json"
+
+    def reassign(action: str, *arguments: str, partition: int) -> None:
+        move = {"topic": topic, "partition": partition, "replicas": [3]}
+        file.write_text(json.dumps({"version": 1, "partitions": [move]}))
+        named = ("--file", str(file), "--bootstrap-server", cluster.bootstrap)
+        done = run_command("cluster", "reassign", action, *arguments, *named)
+        assert done.returncode == 0, done.stderr + done.stdout
+
+    reassign("--execute", "--throttle", "1", partition=0)
+    assert settings(admin, topic)[0] == {"0:1", "0:3"}
+    reassign("--execute", "--throttle", "2", partition=1)
+    assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"2"})
+    assert len(admin.list_partition_reassignments()) == 2
+    reassign("--cancel", partition=0)
+    assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"2"})
+    reassign("--cancel", partition=1)
+    assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
