@@ -31,6 +31,9 @@ _THROTTLED_REPLICAS = (
     "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
 )
 
+# The lists that a TopicConfig has as sets.
+_SETS = ("follower_replication_throttled_replicas", "leader_replication_throttled_replicas")
+
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 # Of unclean.recovery.strategy: the best log leads by itself where nothing is lost by that.
@@ -313,9 +316,9 @@ class TopicConfig:
     flush_before_ack: bool
     flush_messages: int
     flush_ms: int
-    follower_replication_throttled_replicas: tuple[str, ...]
+    follower_replication_throttled_replicas: frozenset[str]
     index_interval_bytes: int
-    leader_replication_throttled_replicas: tuple[str, ...]
+    leader_replication_throttled_replicas: frozenset[str]
     max_compaction_lag_ms: int
     max_message_bytes: int
     message_timestamp_after_max_ms: int
@@ -374,7 +377,11 @@ class TopicConfig:
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> TopicConfig:
-        return cls(**{field: values[field.replace("_", ".")] for field in cls.__slots__})
+        fields = {field: values[field.replace("_", ".")] for field in cls.__slots__}
+        # Each partition looks itself up in lists that may name thousands.
+        for field in _SETS:
+            fields[field] = frozenset(fields[field])
+        return cls(**fields)
 
     @property
     def timestamp_type(self) -> TimestampType:

@@ -17,7 +17,7 @@ ReplicaFetcherThread.shouldFollowerThrottle.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final
 
 from spark_kafkalite.broker.quotas.allowance import Allowance, Windows
@@ -28,7 +28,7 @@ _ALL: Final = "*"
 _AT_ONCE_S: Final = 0.1
 
 
-def is_listed(replicas: Collection[str], partition: int, broker_id: int) -> bool:
+def is_listed(replicas: frozenset[str], partition: int, broker_id: int) -> bool:
     """Return whether a topic's list of throttled replicas names the one of a partition on a broker."""
     return bool(replicas) and (_ALL in replicas or f"{partition}:{broker_id}" in replicas)
 
