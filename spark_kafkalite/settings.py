@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.prefixed_settings import SIMILAR, SettingPrefix
-from spark_kafkalite.redaction import REDACTED, ShownSettings, is_key_or_token, is_secret, shown_name
+from spark_kafkalite.redaction import REDACTED, ShownSettings, is_key_or_token, is_secret, shown_name, shown_value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,12 +165,12 @@ class Setting:
                 )
 
     def _shown(self, value: object, text: str | None = None) -> str:
-        """Return ``value`` as an error may show it, as ``text`` where that is given.
+        """Return ``value`` as an error may show it, as ``text`` where that is given; a long one is cut.
 
         The setting's kind decides whether it is a secret; but a secret may have been given to the wrong setting.
         """
         secret = self.kind == "password" or is_secret("", str(value))
-        return REDACTED if secret else str(value) if text is None else text
+        return REDACTED if secret else shown_value("", value if text is None else text)
 
     def _kafka_text(self, value: object, problem: str) -> str:
         """Return what is wrong in the words of org.apache.kafka.common.config.ConfigException."""

@@ -310,3 +310,13 @@ def test_a_setting_is_given_for_a_part_under_its_prefix() -> None:
 def test_a_mistake_under_a_prefix_is_named(name: str, raw: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         IN_PARTS.parse({name: raw})
+
+
+@pytest.mark.parametrize("kind", ["list", "int"])
+def test_of_a_long_bad_value_the_start_is_shown_and_what_is_wrong(kind: Kind) -> None:
+    setting = Setting("replicas", kind, None, "", form=("[0-9]", "a digit"))
+    _, problems = SettingGroup("topic", (setting,)).parse_usable({"replicas": "0:1," * 125_000})
+    (problem,) = problems
+    assert "replicas=" in problem and "0:1,0:1," in problem
+    assert problem.endswith("a digit" if kind == "list" else "give a whole number")
+    assert len(problem) < 1000
