@@ -128,6 +128,8 @@ def reassign(
     with reachable_admin(client) as admin:
         if action == "cancel":
             return _cancel(admin, named, keeps_throttles=keeps)
+        if action == "verify" and named is not None:
+            return _verify(admin, named, keeps_throttles=keeps)
         current = _assignment(admin, None if named is None else {key.topic for key in named})
         if named is None:
             racks = {node.node_id: node.rack for node in admin.describe_cluster().brokers}
@@ -144,8 +146,6 @@ def reassign(
         missing = sorted(set(named) - set(current))
         if missing:
             raise UnknownTopicOrPartition(f"there is no partition {missing[0]}, which the plan names")
-        if action == "verify":
-            return _verify(admin, named, current, keeps_throttles=keeps)
         if action == "plan":
             return _plan(admin, named, current, throttle)
         return _execute(admin, named, current, timeout_s if wait else None, throttle, keeps_throttles=keeps)
@@ -276,11 +276,20 @@ def _wait(admin: Admin, plan: Plan, current: Plan, wait_s: float) -> bool:
     return True
 
 
-def _verify(admin: Admin, plan: Plan, current: Plan, *, keeps_throttles: bool) -> int:
+def _verify(admin: Admin, plan: Plan, *, keeps_throttles: bool) -> int:
+    topics = {key.topic for key in plan}
+    try:
+        current = _assignment(admin, topics)
+    except UnknownTopicOrPartition:
+        # Topics may be deleted while they move, and their throttle is to be removed all the same.
+        current = _assignment(admin, topics & admin.describe_topics().keys())
     moving = admin.list_partition_reassignments(plan)
     has_ended = True
     for key, replicas in sorted(plan.items()):
-        if key in moving:
+        if key not in current:
+            echo(f"There is no active reassignment of partition {key}, and no such partition.")
+            has_ended = False
+        elif key in moving:
             echo(f"Reassignment of partition {key} is still in progress.")
             has_ended = False
         elif tuple(replicas) == tuple(current[key]):
@@ -289,7 +298,7 @@ def _verify(admin: Admin, plan: Plan, current: Plan, *, keeps_throttles: bool) -
             listed, wanted = ", ".join(map(str, current[key])), ", ".join(map(str, replicas))
             echo(f"There is no active reassignment of partition {key}, but its replicas are {listed}, not {wanted}.")
             has_ended = False
-    is_free = bool(moving) or keeps_throttles or remove_throttles(admin, {key.topic for key in plan})
+    is_free = bool(moving) or keeps_throttles or remove_throttles(admin, topics)
     return 0 if has_ended and is_free else 1
 
 

@@ -204,3 +204,33 @@ def test_a_second_plan_keeps_the_first_one_throttled(cluster: KafkaliteCluster, 
     assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"2"})
     reassign("--cancel", partition=1)
     assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
+
+
+def test_verify_removes_the_rates_of_a_plan_whose_topic_was_deleted(
+    cluster: KafkaliteCluster, admin: Admin, tmp_path: Path
+) -> None:
+    topic, kept = (made(cluster, admin, name, {0: [1]}) for name in ("deleted", "kept"))
+    file = tmp_path / "plan.json"
+    moves = [
+        {"topic": topic, "partition": 0, "replicas": [3]},
+        {"topic": kept, "partition": 0, "replicas": [1]},
+        {"topic": kept, "partition": 7, "replicas": [1]},
+    ]
+
+    def reassign(action: str, *arguments: str, partitions: list[dict[str, object]], code: int) -> str:
+        file.write_text(json.dumps({"version": 1, "partitions": partitions}))
+        named = ("--file", str(file), "--bootstrap-server", cluster.bootstrap)
+        done = run_command("cluster", "reassign", action, *arguments, *named)
+        assert done.returncode == code, done.stderr + done.stdout
+        return done.stdout + done.stderr
+
+    reassign("--execute", "--throttle", "1", partitions=moves[:1], code=0)
+    assert settings(admin, kept)[1] == {str(2**63 - 1), "1"}
+    admin.delete_topics([topic])
+    wait_until(lambda: not admin.list_partition_reassignments(), "the move to end with its topic")
+    verified = reassign("--verify", partitions=moves, code=1)
+    for key in (f"{topic}-0", f"{kept}-7"):
+        assert f"There is no active reassignment of partition {key}, and no such partition.\n" in verified
+    assert f"Reassignment of partition {kept}-0 is completed.\n" in verified
+    assert "kafkalite: the throttle of broker 1, 3 is removed\n" in verified
+    assert settings(admin, kept)[1] == {str(2**63 - 1)}
