@@ -95,7 +95,11 @@ def _read_key(jwk: object) -> tuple[str, SigningKey]:
     name, kind, curve = jwk.get("kid"), jwk.get("kty"), jwk.get("crv")
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_KEY_ID:
         raise ValueError(f"has no id (kid) of 1 to {LONGEST_KEY_ID} characters")
-    if jwk.get("use", "sig") != "sig" or "verify" not in jwk.get("key_ops", ("verify",)):
+    operations = jwk.get("key_ops", ["verify"])
+    for field_name in ("kty", "crv", "alg"):
+        if not isinstance(jwk.get(field_name), str | None):
+            raise ValueError(f"has a field {field_name} that is no text")
+    if jwk.get("use", "sig") != "sig" or not isinstance(operations, list) or "verify" not in operations:
         raise ValueError("is not for signatures (use, key_ops)")
     if "d" in jwk:
         raise ValueError("is a private key, which does not belong here")

@@ -170,6 +170,20 @@ def test_unusable_keys_are_left_out() -> None:
     assert len(found.problems) == 11 and not any("AQAB" in each or octets["k"] in each for each in found.problems)
 
 
+@pytest.mark.parametrize("kind", ["RSA", "ES256", "EdDSA"])
+def test_a_field_of_another_type_costs_its_key_alone(kind: str) -> None:
+    whole = jwk(kind, "odd", use="sig", key_ops=["verify"], alg={"RSA": "RS256"}.get(kind, kind))
+    good = jwk("RSA")
+    for name in (*whole, "d", "crv", "x5c", "x5t", "ext"):
+        for value in (None, 0, 10**400, 1.5, float("nan"), True, False, "", "=", [], [None], [[]], {}, {"verify": 1}):
+            found = read_key_set(key_set(good, whole | {name: value}))
+            assert "one" in found.keys, (name, value)
+            assert sum(map(len, found.keys.values())) + len(found.problems) == 2, (name, value)
+    for value in (None, 0, True, {"verify": 1}, "verify"):
+        (problem,) = read_key_set(key_set(good, whole | {"key_ops": value})).problems
+        assert problem == "key 2: is not for signatures (use, key_ops)"
+
+
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
