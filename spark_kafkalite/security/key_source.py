@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.security.http_request import (
@@ -84,14 +84,19 @@ class KeySource:
         try:
             if self._is_file:
                 self.fetch()
-            elif self.url.startswith("https:"):
+            elif self._scheme == "https":
                 self._tls()
         except KeysUnavailable as error:
             raise ConfigError(str(error)) from None
 
     @property
     def _is_file(self) -> bool:
-        return self.url.startswith("file:")
+        return self._scheme == "file"
+
+    @property
+    def _scheme(self) -> str:
+        # In small letters: a URL may have capitals there. Source: RFC 3986 section 3.1.
+        return urlsplit(self.url).scheme
 
     def fetch(self) -> KeySet:
         """Return the keys as they are now. Blocks for at most 5 seconds. Raises KeysUnavailable."""

@@ -41,7 +41,8 @@ def test_the_keys_of_a_url_and_of_a_file(issuer: TokenEndpoint, tmp_path: Path) 
     assert list(keys) == ["test-key"] and keys["test-key"][0].algorithms == ("RS256",)
     path = tmp_path / "the keys.json"
     path.write_text(json.dumps(issuer.jwks()))
-    assert list(source(f"file://{tmp_path}/the%20keys.json").fetch().keys) == ["test-key"]
+    for scheme in ("file", "FILE"):
+        assert list(source(f"{scheme}://{tmp_path}/the%20keys.json").fetch().keys) == ["test-key"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,8 @@ def test_only_the_authority_that_is_named_is_trusted(tmp_path: Path) -> None:
         assert list(source(issuer.jwks_url, ssl_truststore_location=trusted).fetch().keys) == ["test-key"]
         for options in ({}, {"ssl_truststore_location": other}):
             assert "its certificate is not trusted" in problem(issuer.jwks_url, **options)
-        with pytest.raises(ConfigError, match=f"{SETTING}=https://.*/no/such/file: cannot be read"):
-            source(issuer.jwks_url, ssl_truststore_location="/no/such/file").check()
+        for url in (issuer.jwks_url, issuer.jwks_url.replace("https", "HTTPS")):
+            with pytest.raises(ConfigError, match=f"{SETTING}={url}: .*/no/such/file: cannot be read"):
+                source(url, ssl_truststore_location="/no/such/file").check()
         in_clear = issuer.jwks_url.replace("https", "http")
         assert "the answer is not HTTP" in problem(in_clear) or "cannot be reached" in problem(in_clear)
