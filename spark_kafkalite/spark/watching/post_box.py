@@ -82,7 +82,7 @@ class PostBox:
             if len(fields) == len(_FIGURE_TYPES):
                 return TaskFigures(*(kind(each) for kind, each in zip(_FIGURE_TYPES, fields, strict=True)))
             return PostedWarning(*map(str, fields))
-        except (TimeoutError, ValueError, TypeError, OverflowError):
+        except (TimeoutError, ValueError, TypeError, OverflowError, RecursionError):
             return None
 
     def close(self) -> None:

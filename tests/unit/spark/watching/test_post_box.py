@@ -59,7 +59,7 @@ def test_nobody_waits_where_nobody_listens_or_takes_anything(directory: Path) ->
     again.close()
 
 
-@pytest.mark.parametrize("sent", [b"", b"no json", b"[1]", b"7", b'["a","b","c","d","e"]', b"\xff"])
+@pytest.mark.parametrize("sent", [b"", b"no json", b"[1]", b"7", b'["a","b","c","d","e"]', b"\xff", b"[" * 16_000])
 def test_what_is_no_warning_is_passed_over(directory: Path, sent: bytes) -> None:
     box = PostBox(PID)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
