@@ -80,6 +80,10 @@ class BadArguments(NodeError):
     """The path is not legal or the data is too large."""
 
 
+class NoAuth(NodeError):
+    """The session's identities have not the permission that the operation needs."""
+
+
 class SessionExpired(RegistryError):
     """The session has ended: its ephemeral nodes are gone, and a new session is needed."""
 

@@ -595,8 +595,9 @@ def _translated(error: Exception, path: str) -> Exception:
     if isinstance(error, kazoo_errors.ConnectionLoss):
         return store.ConnectionLoss(f"the connection to ZooKeeper broke before an answer on {path} came")
     if isinstance(error, kazoo_errors.NoAuthError):
-        return RegistryError(
+        return store.NoAuth(
             f"ZooKeeper refused an operation on {path}: NoAuthError; the node is for clients with other credentials: "
-            "set zookeeper.digest to that of the cluster's brokers"
+            "set zookeeper.digest to that of the cluster's brokers",
+            path,
         )
     return RegistryError(f"ZooKeeper refused an operation on {path}: {type(error).__name__} {error}".rstrip())

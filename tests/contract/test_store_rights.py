@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import uuid
 from collections.abc import Iterator
 
 import pytest
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from spark_kafkalite.acls import AccessControlEntry, Operation, PatternType, PermissionType, Resource, ResourceType
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch
+from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.acl_changes import alter_acls
 from spark_kafkalite.registry.cluster.acl_watch import AclFollower
+from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs
+from spark_kafkalite.registry.cluster.registration import create_base_nodes
+from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.config_nodes import alter_entity
 from spark_kafkalite.registry.store import Create, NoNode
 from spark_kafkalite.registry.zookeeper import ZooKeeperStore, open_zookeeper
@@ -100,6 +107,63 @@ def test_what_is_private_below_a_guarded_node_cannot_be_replaced(connect: str, s
         with pytest.raises(RegistryError, match="NoAuth"):
             attempt.result(PATIENCE_S)
     assert owner.children("/a").result(PATIENCE_S) == ["other", "secret"]
+
+
+def test_a_topics_node_that_is_for_others_costs_only_what_it_holds(
+    connect: str, stack: contextlib.ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner, stranger = opened(stack, connect, "u:secret"), opened(stack, connect, None)
+    me = BrokerId(1)
+    assignment = znodes.TopicAssignment(znodes.new_uuid(), {0: (me,), 1: (me,)})
+    state = znodes.LeaderAndIsr(me, LeaderEpoch(1), (me,), ControllerEpoch(1)).encode()
+    hidden = {znodes.topic_path("hidden"), znodes.topic_config_path("settings"), znodes.state_path("states", 0)}
+
+    def create(path: str, data: bytes) -> None:
+        owner.create(path, data, private=path in hidden, make_parents=True).result(PATIENCE_S)
+
+    async def work() -> None:
+        await create_base_nodes(stranger)
+        for name in ("whole", "hidden", "settings", "states"):
+            create(znodes.topic_path(name), assignment.encode())
+            create(znodes.topic_config_path(name), znodes.encode_config({"retention.ms": "7"}))
+            for number in assignment.partitions:
+                create(znodes.state_path(name, number), state)
+        watcher = ClusterWatcher(stranger, ClusterView())
+        found = await asyncio.wait_for(watcher.start("c"), PATIENCE_S)
+        for _ in range(2):
+            assert set(found.topics) == {"whole", "settings", "states"}
+            assert found.unreadable_topics == {"hidden"}
+            assert [name for name, topic in found.topics.items() if not topic.config] == ["settings"]
+            unreadable = [
+                (name, number)
+                for name, topic in found.topics.items()
+                for number, partition in topic.partitions.items()
+                if partition.unreadable
+            ]
+            assert unreadable == [("states", 0)]
+            # Each is named in one line, however often it is read.
+            errors = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+            assert len(errors) == 3 and all(sum(path in each for each in errors) == 1 for path in hidden)
+            assert all("let this broker read the node" in each for each in errors)
+            watcher._reads.put(watcher._read_all)
+            found = await watcher.caught_up(PATIENCE_S)
+        # What was known stands.
+        for path in (znodes.topic_path("whole"), znodes.topic_config_path("whole"), znodes.state_path("whole", 0)):
+            owner.guard(path, private=True).result(PATIENCE_S)
+        before = found.topics["whole"]
+        for path in hidden:
+            owner._client.set_acls(path, OPEN_ACL_UNSAFE)
+        watcher._reads.put(watcher._read_all)
+        found = await watcher.caught_up(PATIENCE_S)
+        assert found.topics["whole"] == before
+        # What may be read again is served.
+        assert found.unreadable_topics == set()
+        for name in ("hidden", "settings", "states"):
+            assert found.topics[name].config == {"retention.ms": "7"}
+            assert [partition.leader for partition in found.topics[name].partitions.values()] == [me, me]
+        watcher.close()
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("set_acl", [False, True])

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.cluster.inbox import Inbox, Take
-from spark_kafkalite.registry.store import MAX_READ_AT_ONCE, NoNode, Store, Watcher, WatchEvent
+from spark_kafkalite.registry.store import MAX_READ_AT_ONCE, NoAuth, NoNode, Store, Watcher, WatchEvent
 from spark_kafkalite.slices import Slices, Work
 
 _LOG = logging.getLogger(__name__)
@@ -91,6 +91,7 @@ class NodeReads:
     def read_node(self, path: str, apply: Apply, *arguments: Any) -> None:
         """Read a node as :meth:`read` does, unless the same read is waiting to be sent: that one is recent enough.
 
+        The result of a node that this session may not read is the NoAuth.
         To be called in calls from the queue alone.
         """
         read = path, apply, arguments
@@ -132,26 +133,34 @@ class NodeReads:
             self._failed(len(reads), error)
         else:
             for (_, apply, arguments), result in zip(reads, done.result(), strict=True):
-                yield from self._taken(apply, arguments, result)
+                if isinstance(result, NoAuth):
+                    # No failure of the session: reading again would give the same.
+                    yield from self._applied(apply, arguments, result)
+                else:
+                    yield from self._taken(apply, arguments, result)
                 yield None
 
     def _taken(self, apply: Apply, arguments: tuple[Any, ...], result: Any) -> Work[None]:
         """Take what a read has given, or its error."""
-        error = result if isinstance(result, BaseException) else None
-        if error is None or isinstance(error, NoNode):
-            try:
-                work = apply(*arguments, None if error else result)
-                if work is not None:
-                    yield from work
-            except RegistryError as malformed:
-                # What was known before stands; a broker must not stop because another program wrote a bad node.
-                _LOG.error("ignoring a registry node: %s", malformed)
-            except Exception:
-                # A fault here costs what the node says, not the news of all others.
-                _LOG.exception("a registry node could not be taken up")
-            self.pending -= 1
+        if not isinstance(result, BaseException):
+            yield from self._applied(apply, arguments, result)
+        elif isinstance(result, NoNode):
+            yield from self._applied(apply, arguments, None)
         else:
-            self._failed(1, error)
+            self._failed(1, result)
+
+    def _applied(self, apply: Apply, arguments: tuple[Any, ...], result: Any) -> Work[None]:
+        try:
+            work = apply(*arguments, result)
+            if work is not None:
+                yield from work
+        except RegistryError as error:
+            # What was known before stands; a broker must not stop because another program wrote a bad node.
+            _LOG.error("ignoring a registry node: %s", error)
+        except Exception:
+            # A fault here costs what the node says, not the news of all others.
+            _LOG.exception("a registry node could not be taken up")
+        self.pending -= 1
 
     def _failed(self, count: int, error: BaseException) -> None:
         # The session is suspended or over, or the node is not for this client.

@@ -1,8 +1,8 @@
 """What a session reads about topics: their list and, of each, its node, its settings and its partitions' states.
 
 A topic is identified by the creation of its node: one that is made again under its name is read afresh (rule R10). A
-node that cannot be read costs only its own content: a topic's node the topic, its settings' node the settings, a
-partition's state that partition. What was known of it before stays.
+node that cannot be read, because of what it holds or of its access control list, costs only its own content: a topic's
+node the topic, its settings' node the settings, a partition's state that partition. What was known of it before stays.
 
 Two watches of trees report every change, so that the registry keeps no watch for each topic. An event names a node,
 which is read again. Nothing is lost between watching and reading: the watches are left first, and what is reported of a
@@ -25,7 +25,7 @@ from spark_kafkalite.registry.cluster.cluster_state import TopicState
 from spark_kafkalite.registry.cluster.node_reads import NodeReads
 from spark_kafkalite.registry.cluster.watched_topic import WatchedTopic
 from spark_kafkalite.registry.node_json import MalformedNode
-from spark_kafkalite.registry.store import Stat, Store, WatchEvent
+from spark_kafkalite.registry.store import NoAuth, Stat, Store, WatchEvent
 from spark_kafkalite.slices import Work
 
 _LOG = logging.getLogger(__name__)
@@ -41,6 +41,10 @@ _OF_STATE: Final = znodes.state_path("T", 0).split("/")
 
 # A topic's node, its settings' node (-1), or a partition's state node (its number): the name and which of them.
 _Reported = tuple[str, int]
+# What a node holds, or why this session may not read that; None where there is no node.
+_Read = tuple[bytes, Stat] | NoAuth | None
+# Of a node that may not be read: older than all that may be read there later.
+_UNKNOWN_STAT: Final = Stat(*[0] * len(Stat._fields))
 _TOPIC_NODE: Final = -2
 _CONFIG_NODE: Final = -1
 
@@ -172,12 +176,17 @@ class TopicReads:
     def _read_topic(self, name: str) -> None:
         self._reads.read_node(znodes.topic_path(name), self._apply_topic, name)
 
-    def _apply_topic(self, name: str, result: tuple[bytes, Stat] | None) -> Work[None]:
+    def _apply_topic(self, name: str, result: _Read) -> Work[None]:
         if result is None:
             self._forget_topic(name)
             return
-        data, stat = result
         topic = self._topics.get(name)
+        if isinstance(result, NoAuth):
+            if topic is not None:
+                raise result
+            self._cannot_serve(name, _UNKNOWN_STAT, result)
+            return
+        data, stat = result
         if topic is not None and topic.assignment_zxid > stat.mzxid:
             return
         try:
@@ -185,15 +194,7 @@ class TopicReads:
         except MalformedNode as malformed:
             if topic is not None and topic.generation == stat.czxid:
                 raise
-            if self.unreadable.get(name) != stat.mzxid:
-                self._forget_topic(name)
-                _LOG.error(
-                    "topic %s is not served, its logs are kept: %s; write what it should hold, or delete the topic",
-                    name,
-                    malformed,
-                )
-                self.unreadable[name] = stat.mzxid
-                self._on_change()
+            self._cannot_serve(name, stat, malformed)
             return
         if self.unreadable.pop(name, None) is not None:
             self._on_change()
@@ -224,23 +225,31 @@ class TopicReads:
             if index % _PARTITIONS_AT_ONCE == 0:
                 yield None
 
+    def _cannot_serve(self, name: str, stat: Stat, error: MalformedNode | NoAuth) -> None:
+        if self.unreadable.get(name) != stat.mzxid:
+            self._forget_topic(name)
+            _LOG.error("topic %s is not served, its logs are kept: %s; %s", name, error, _remedy(error))
+            self.unreadable[name] = stat.mzxid
+            self._on_change()
+
     def _read_config(self, name: str) -> None:
         self._reads.read_node(znodes.topic_config_path(name), self._apply_config, name)
 
-    def _apply_config(self, name: str, result: tuple[bytes, Stat] | None) -> None:
+    def _apply_config(self, name: str, result: _Read) -> None:
         topic = self._topics.get(name)
         if topic is None:
             return
-        zxid = -1 if result is None else result[1].mzxid
+        data, stat = (result, _UNKNOWN_STAT) if result is None or isinstance(result, NoAuth) else result
+        zxid = -1 if data is None else stat.mzxid
         if topic.config is not None and zxid == topic.config_zxid:
             return
         try:
-            config = {} if result is None else znodes.decode_config(znodes.topic_config_path(name), result[0])
-        except MalformedNode as malformed:
+            config = {} if data is None else znodes.decode_config(znodes.topic_config_path(name), _allowed(data))
+        except (MalformedNode, NoAuth) as error:
             if topic.config is not None:
                 raise
             # Without settings the topic would not be served at all.
-            _LOG.error("topic %s has the default settings: %s", name, malformed)
+            _LOG.error("topic %s has the default settings: %s; %s", name, error, _remedy(error))
             config = {}
         topic.config, topic.config_zxid = config, zxid
         self._changed_topic(name)
@@ -248,7 +257,7 @@ class TopicReads:
     def _read_state(self, name: str, number: int, generation: int) -> None:
         self._reads.read_node(znodes.state_path(name, number), self._apply_state, name, number, generation)
 
-    def _apply_state(self, name: str, number: int, generation: int, result: tuple[bytes, Stat] | None) -> None:
+    def _apply_state(self, name: str, number: int, generation: int, result: _Read) -> None:
         topic = self._topics.get(name)
         if topic is None or topic.generation != generation:
             return
@@ -260,28 +269,39 @@ class TopicReads:
             if topic.forget_state(number):
                 self._changed_topic(name)
             return
-        data, stat = result
         known = topic.states.get(number)
+        if isinstance(result, NoAuth) and known is not None and known[0] is not None:
+            raise result
+        data, stat = (result, _UNKNOWN_STAT) if isinstance(result, NoAuth) else result
         if known is not None and known[1].mzxid >= stat.mzxid:
             return
-        if stat.czxid < topic.generation:
+        if isinstance(data, bytes) and stat.czxid < topic.generation:
             return
         state: znodes.LeaderAndIsr | None = None
         try:
-            state = znodes.LeaderAndIsr.decode(name, number, data)
-        except MalformedNode as malformed:
+            state = znodes.LeaderAndIsr.decode(name, number, _allowed(data))
+        except (MalformedNode, NoAuth) as error:
             if known is not None and known[0] is not None:
                 raise
-            _LOG.error(
-                "partition %s-%d is offline: %s; write what it should hold, or delete the topic",
-                name,
-                number,
-                malformed,
-            )
+            _LOG.error("partition %s-%d is offline: %s; %s", name, number, error, _remedy(error))
         topic.states[number] = (state, stat)
         topic.former.pop(number, None)
         topic.changed_partitions.add(number)
         self._changed_topic(name)
+
+
+def _allowed(data: bytes | NoAuth) -> bytes:
+    """Return what a node holds. Raises NoAuth."""
+    if isinstance(data, NoAuth):
+        raise data
+    return data
+
+
+def _remedy(error: MalformedNode | NoAuth) -> str:
+    """Return what to do about a topic's node, or a partition's, that cannot be read."""
+    if isinstance(error, NoAuth):
+        return "let this broker read the node (setAcl), or delete the node in the registry"
+    return "write what it should hold, or delete the topic"
 
 
 def _reported(path: str) -> _Reported | None:

@@ -198,7 +198,7 @@ class TopicChanges:
                 )
             _take_outcomes(results, dict.fromkeys(batch, "deleting"), outcomes)
         unreadable = [name for name in dict.fromkeys(names) if name in state.unreadable_topics]
-        outcomes = await asyncio.gather(*map(self._delete_found, unreadable), return_exceptions=True)
+        outcomes = await asyncio.gather(*map(self._delete_unreadable, unreadable), return_exceptions=True)
         _take_outcomes(results, dict.fromkeys(unreadable, "deleting"), outcomes)
         for name in names:
             if name not in known and name not in results:
@@ -234,6 +234,11 @@ class TopicChanges:
         except NodeError:
             # There is less, or more, than a topic of ours consists of.
             await self._delete_found(name)
+
+    async def _delete_unreadable(self, name: str) -> None:
+        # Raises NoAuth before there is a marker, which the controller would try again for as long as it is refused.
+        await self._topic_id_of(name)
+        await self._delete_found(name)
 
     async def _delete_found(self, name: str) -> None:
         """Delete whatever there is of a topic, and its marker last."""

@@ -37,7 +37,7 @@ from spark_kafkalite.registry.store import (
     Watcher,
     WatchEvent,
 )
-from spark_kafkalite.registry.tree.acl import AclEntry, CreateWithAcl, InvalidAcl, NoAuth, Permission, SetAcl
+from spark_kafkalite.registry.tree.acl import AclEntry, CreateWithAcl, InvalidAcl, Permission, SetAcl
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.watches import WatchKind
 
@@ -83,7 +83,7 @@ class ReconfigDisabled(RegistryError):
 
 _CODES: Final[dict[type[BaseException], int]] = {
     store.NoNode: -101,
-    NoAuth: -102,
+    store.NoAuth: -102,
     store.BadVersion: -103,
     store.NoChildrenForEphemerals: -108,
     store.NodeExists: -110,
@@ -413,7 +413,7 @@ def _set_watches(*, also_persistent: bool) -> Callable[[RequestReader], Run]:
                     if node is not None:
                         try:
                             tree.check_access(node, path, Permission.READ, asked.session_id)
-                        except NoAuth:
+                        except store.NoAuth:
                             continue
                     event = missed(path)
                     if event is None:

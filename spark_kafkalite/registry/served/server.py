@@ -50,7 +50,7 @@ from spark_kafkalite.registry.served.connection import (
 from spark_kafkalite.registry.served.limits import Limit
 from spark_kafkalite.registry.served.sessions import ServedSession, Sessions, negotiated_ms, new_password
 from spark_kafkalite.registry.store import WatchEvent
-from spark_kafkalite.registry.tree.acl import PROCESS, Identity, NoAuth, digest_identity
+from spark_kafkalite.registry.tree.acl import PROCESS, Identity, digest_identity
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.tree import KeptSession
 from spark_kafkalite.slices import Slices, Work
@@ -321,7 +321,7 @@ class TreeServer:
         elif kind == requests.CLOSE_SESSION:
             self._close_session(connection, session, xid)
         elif self._identity is not None and not connection.authorized:
-            self._refuse(connection, xid, NoAuth("this registry answers after digest authentication", "/"))
+            self._refuse(connection, xid, store.NoAuth("this registry answers after digest authentication", "/"))
         else:
             self.submit(connection, Request(xid, _reading(kind, frame), size), begin=True)
 

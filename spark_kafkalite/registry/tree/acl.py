@@ -54,10 +54,6 @@ GUARDED_ACL: Final[Acl] = (*PROCESS_ACL, AclEntry(Permission.READ, *ANYONE))
 CREATOR_ACL: Final[Acl] = (AclEntry(Permission.ALL, "auth", ""),)
 
 
-class NoAuth(NodeError):
-    """The session's identities have not the permission that the operation needs."""
-
-
 class InvalidAcl(NodeError):
     """The access control list is empty, or names a scheme or id that is none."""
 

@@ -28,6 +28,7 @@ from spark_kafkalite.registry.store import (
     Create,
     Delete,
     EventType,
+    NoAuth,
     NoChildrenForEphemerals,
     NodeError,
     NodeExists,
@@ -41,7 +42,7 @@ from spark_kafkalite.registry.store import (
     parent_of,
 )
 from spark_kafkalite.registry.tree import acl as access
-from spark_kafkalite.registry.tree.acl import OPEN_ACL, Acl, CreateWithAcl, Identity, NoAuth, Permission, SetAcl
+from spark_kafkalite.registry.tree.acl import OPEN_ACL, Acl, CreateWithAcl, Identity, Permission, SetAcl
 from spark_kafkalite.registry.tree.watches import Watches, WatchKind
 
 

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafkalite.registry.store import BadVersion, Create, Delete, NodeError, SetData
+from spark_kafkalite.registry.store import BadVersion, Create, Delete, NoAuth, NodeError, SetData
 from spark_kafkalite.registry.tree.acl import (
     OPEN_ACL,
     AclEntry,
     CreateWithAcl,
     InvalidAcl,
-    NoAuth,
     Permission,
     SetAcl,
     allows,
