@@ -20,7 +20,7 @@ from tests.interop.cluster.conftest import SESSION
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.lab.certificates import LOOPBACK, Authority
 from tests.paths import PROJECT
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 PAGE = PROJECT / "docs" / "security.md"
 HEADING = "## From an open cluster to a secured one"
@@ -101,7 +101,15 @@ class Steps:
                 str(self.directory / each) if re.fullmatch(r"\S+\.(secret|password|properties)", each) else each
                 for each in shlex.split(command)
             ]
-            assert run(arguments) == 0, line
+            # Brokers know a new user in a moment, and refuse the command before.
+            wait_until(lambda arguments=arguments: run(arguments) == 0, line)
+
+    def wait_until_known(self, user: str) -> None:
+        """Wait until every broker lets a user in."""
+        settings = str(self.directory / f"{user}.properties")
+        for _, secured, _ in self.ports.values():
+            at = ["--command-config", settings, "--bootstrap-server", f"127.0.0.1:{secured}"]
+            wait_until(lambda at=at: run(["topics", "list", *at]) == 0, f"user {user} at {secured}")
 
 
 @pytest.fixture
@@ -117,6 +125,7 @@ def test_a_cluster_under_load_is_secured_by_the_steps_of_the_page(steps: Steps) 
         before = started(stack, NumberedLoad(in_the_clear, "before", replicas=3))
         steps.restart_all(first)
         steps.run(users)
+        steps.wait_until_known("shop")
         steps.restart_all(second)
         # The clients move: each load has a producer, a group and an administrator.
         after = started(stack, NumberedLoad(steps.settings_of("shop"), "after", replicas=3))
