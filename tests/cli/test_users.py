@@ -10,6 +10,7 @@ import pytest
 
 from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.processes.free_ports import free_ports
+from tests.patience import wait_until
 from tests.pool.forking import run_command
 
 PASSWORD = b"admin secret\n"
@@ -111,9 +112,9 @@ def test_users_of_a_shared_registry_that_runs(tmp_path: Path) -> None:
         with sasl(tmp_path, **settings) as broker:
             admin = asking(tmp_path, broker, "admin", "admin secret")
             assert "admin" in users("list", *admin).stdout
-            # A running broker follows.
             users("add", "admin", *place, password=b"other secret\n")
-            users("list", *asking(tmp_path, broker, "admin", "other secret"))
+            changed = asking(tmp_path, broker, "admin", "other secret")
+            wait_until(lambda: run_command("users", "list", *changed).returncode == 0, "the running broker to follow")
         assert "admin" in users("list", *place).stdout
         refused = users("list", "--registry", registry.connect, code=1)
         assert "without --digest-file" in refused.stderr
