@@ -13,13 +13,13 @@ import resource
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from spark_kafkalite.broker.metrics.counters import Histogram, TopicMeter
 from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.quotas.replication_throttle import UNLIMITED, ReplicationThrottle
 from spark_kafkalite.coordinator.groups.states import GroupState
-from spark_kafkalite.exposition.text import Page, labels
+from spark_kafkalite.exposition.text import Kind, Page, labels
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -211,9 +211,7 @@ def throttles(page: Page, hosted: Replicas, meters: Meters) -> None:
                 page.add(name, labels(role=role), value_of(throttle))
 
 
-_THROTTLE_FAMILIES: Final[
-    tuple[tuple[str, Literal["counter", "gauge"], str, Callable[[ReplicationThrottle], float]], ...]
-] = (
+_THROTTLE_FAMILIES: Final[tuple[tuple[str, Kind, str, Callable[[ReplicationThrottle], float]], ...]] = (
     ("bytes_total", "counter", "Bytes that were copied under the throttle.", lambda throttle: throttle.total_bytes),
     ("rate", "gauge", "Bytes a second that the throttle allows.", lambda throttle: throttle.rate),
     ("owed_seconds", "gauge", "For how long nothing is copied.", lambda throttle: round(throttle.owed_s(), 3)),
