@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import aiokafka
-import aiokafka.errors
 import pytest
 
 from spark_kafkalite import Admin, Producer
@@ -23,6 +20,7 @@ from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from spark_kafkalite.security import token_keeper
 from spark_kafkalite.security.kerberos import KERBEROS_V5
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
+from tests.interop.security.aiokafka_client import sent_by_aiokafka
 from tests.interop.support.kerberos_realm import KerberosRealm, clock_off, keys_of, keytab_jaas, spellings
 from tests.lab.apache_kafka import kafka_tool, properties_text
 from tests.patience import wait_until_async
@@ -138,21 +136,13 @@ def kafka_python(lab: Lab, bootstrap: str) -> str | None:
 
 
 def aio(lab: Lab, bootstrap: str) -> str | None:
-    async def run() -> str | None:
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=bootstrap, security_protocol="SASL_PLAINTEXT", sasl_mechanism="GSSAPI",
-            sasl_kerberos_service_name="kafka",
-        )  # fmt: skip
-        try:
-            await producer.start()
-            await producer.send_and_wait("sent", b"x")
-        except aiokafka.errors.KafkaError as error:
-            return f"{type(error).__name__}: {error}"
-        finally:
-            await producer.stop()
-        return None
-
-    return asyncio.run(run())
+    settings = {
+        "bootstrap_servers": bootstrap,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "GSSAPI",
+        "sasl_kerberos_service_name": "kafka",
+    }
+    return sent_by_aiokafka(settings)
 
 
 @pytest.mark.parametrize("client", [ours, kafka_python, aio])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import subprocess
@@ -22,6 +21,7 @@ from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from spark_kafkalite.security.http_request import URLS_VARIABLE
+from tests.interop.security.aiokafka_client import sent_by_aiokafka
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.interop.security.test_reference_clients import reason_of_refusal
 from tests.lab.apache_kafka import kafka_tool, properties_text
@@ -120,21 +120,13 @@ def aio(bootstrap: str, token: str, directory: Path) -> str | None:
         async def token(self) -> str:
             return token
 
-    async def run() -> str | None:
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=bootstrap, security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER",
-            sasl_oauth_token_provider=Provider(),
-        )  # fmt: skip
-        try:
-            await producer.start()
-            await producer.send_and_wait("sent", b"x")
-        except aiokafka.errors.KafkaError as error:
-            return f"{type(error).__name__}: {error}"
-        finally:
-            await producer.stop()
-        return None
-
-    return asyncio.run(run())
+    settings = {
+        "bootstrap_servers": bootstrap,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": Provider(),
+    }
+    return sent_by_aiokafka(settings)
 
 
 @pytest.mark.parametrize("client", [ours, librdkafka, kafka_python, aio])

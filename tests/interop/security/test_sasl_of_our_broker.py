@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import subprocess
@@ -11,8 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import aiokafka
-import aiokafka.errors
 import confluent_kafka
 import confluent_kafka.admin
 import pytest
@@ -27,6 +24,7 @@ from spark_kafkalite.security.scram import ScramClient, credential_text, new_sal
 from spark_kafkalite.wire.messages.metadata import MetadataRequest
 from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
+from tests.interop.security.aiokafka_client import sent_by_aiokafka
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.interop.security.test_reference_clients import reason_of_refusal
 from tests.interop.support.java_tools import JavaTools
@@ -102,18 +100,7 @@ def kafka_python(bootstrap: str, mechanism: str, user: str, password: str) -> st
 
 
 def aio(bootstrap: str, mechanism: str, user: str, password: str) -> str | None:
-    async def run() -> str | None:
-        producer = aiokafka.AIOKafkaProducer(**in_pythons_words(bootstrap, mechanism, user, password))
-        try:
-            await producer.start()
-            await producer.send_and_wait("sent", b"x")
-        except aiokafka.errors.KafkaError as error:
-            return f"{type(error).__name__}: {error}"
-        finally:
-            await producer.stop()
-        return None
-
-    return asyncio.run(run())
+    return sent_by_aiokafka(in_pythons_words(bootstrap, mechanism, user, password))
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -1,0 +1,25 @@
+"""What aiokafka says of a login."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiokafka
+
+
+def sent_by_aiokafka(settings: dict[str, Any]) -> str | None:
+    """Produce a record to the topic ``sent``; return None, or the error."""
+
+    async def run() -> str | None:
+        producer = aiokafka.AIOKafkaProducer(**settings)
+        try:
+            await producer.start()
+            await producer.send_and_wait("sent", b"x")
+        except aiokafka.errors.KafkaError as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            await producer.stop()
+        return None
+
+    return asyncio.run(run())
