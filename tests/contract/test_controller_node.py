@@ -19,7 +19,7 @@ from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.controller import Controller
-from spark_kafkalite.registry.store import Delete, Operation, Store, answer
+from spark_kafkalite.registry.store import Create, Delete, Operation, Store, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from tests.contract.test_store import sessions_at
@@ -51,6 +51,11 @@ async def ephemeral_owner(store: Store) -> int:
     return stat.ephemeral_owner
 
 
+async def replace_controller(store: Store, data: bytes) -> None:
+    """Put a persistent node in the place of the ephemeral one. In two writes, a candidate may come between them."""
+    await answer(store.multi([Delete(znodes.CONTROLLER), Create(znodes.CONTROLLER, data)]))
+
+
 @asynccontextmanager
 async def candidate(store: Store, broker_id: int) -> AsyncIterator[tuple[Controller, ClusterView]]:
     await registration.create_base_nodes(store)
@@ -74,8 +79,7 @@ def test_a_persistent_controller_is_removed_and_the_role_is_taken(open_session: 
             assert first.is_active
             async with candidate(other, 2) as (second, second_view):
                 # In the place of the node of the controller, which lives.
-                await answer(other.delete(znodes.CONTROLLER))
-                await answer(other.create(znodes.CONTROLLER, data))
+                await replace_controller(other, data)
                 owner = await ephemeral_owner(other)
                 assert owner in (store.session_id, other.session_id)
                 number = 1 if owner == store.session_id else 2
@@ -84,8 +88,7 @@ def test_a_persistent_controller_is_removed_and_the_role_is_taken(open_session: 
                 await wait_until_async(lambda: second.is_active == (number == 2), "the role to be known")
             # One broker alone has the role again, too.
             await until(view, lambda state: state.controller_id == 1)
-            await answer(other.delete(znodes.CONTROLLER))
-            await answer(other.create(znodes.CONTROLLER, data))
+            await replace_controller(other, data)
             assert await ephemeral_owner(other) == store.session_id
             await until(view, lambda state: state.controller_id == 1)
 
