@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-VERSION: Final = "0.2.0"
+VERSION: Final = "0.3.0.dev0"
 
 # The wheel in the current directory, as a shell finds it: its name goes on with the interpreter and the machine.
 WHEEL: Final = f"./spark_kafkalite-{VERSION}-*.whl"

@@ -17,13 +17,23 @@ from tests.packaging.environments import git
 from tests.paths import PROJECT
 
 RELEASES: dict[str, str | None] = json.loads((PROJECT / "tests" / "packaging" / "releases.json").read_text())
-# The first release has no entry: it was never tagged.
-SECTIONS = re.findall(r"(?m)^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2})$", (PROJECT / "CHANGELOG.md").read_text())
+CHANGELOG = (PROJECT / "CHANGELOG.md").read_text()
+# The first release has no entry in RELEASES: it was never tagged.
+SECTIONS = re.findall(r"(?m)^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2})$", CHANGELOG)
+UNRELEASED = "\n## [Unreleased]\n" in CHANGELOG
 
 
-def test_the_newest_section_of_the_changelog_is_this_version() -> None:
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split("."))
+
+
+def test_the_version_is_the_newest_section_of_the_changelog_or_one_in_development() -> None:
     newest, date = SECTIONS[0]
-    assert newest == VERSION
+    if UNRELEASED:
+        assert VERSION.endswith(".dev0"), "the changelog has unreleased changes"
+        assert _numbers(VERSION.removesuffix(".dev0")) > _numbers(newest)
+    else:
+        assert newest == VERSION
     assert [each for _, each in SECTIONS] == sorted((each for _, each in SECTIONS), reverse=True), date
     assert list(RELEASES) == [version for version, _ in SECTIONS[:-1]][::-1]
 

@@ -11,6 +11,7 @@ import pytest
 
 from spark_kafkalite.cli.doctor import probe
 from spark_kafkalite.cli.doctor.findings import clock_offset_s, problems
+from spark_kafkalite.version import install_command
 from tests.lab.certificates import STORE_PASSWORD, Authority
 
 NOW_S = 1_800_000_000.0
@@ -48,7 +49,7 @@ def test_nothing_is_wrong() -> None:
     [
         (
             {"packages": {"pyarrow": None, "crc32c": None}, "client_problem": "x"},
-            "/opt/python has no pyarrow, no crc32c: run pip install ./spark_kafkalite-0.2.0-*.whl there",
+            f"/opt/python has no pyarrow, no crc32c: run {install_command()} there",
         ),
         ({"client_problem": "ConfigError: no"}, "the client cannot be used: ConfigError: no"),
         ({"native_kernel": False}, "/opt/python has no native kernel, so records "),
