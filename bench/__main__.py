@@ -1,4 +1,4 @@
-"""`python -m bench [--quick] [NAME ...]`: run the benches and write the page of ratios.
+"""`python -m bench [--quick] [NAME ...] [--part PART]`: run the benches and write the page of ratios.
 
 Results go to bench/results/ as JSON with the machine and the commit, and to bench/RESULTS.md as a table.
 """
@@ -38,6 +38,7 @@ NAMES = (
     "compaction",
     "groups",
     "quotas",
+    "security_cost",
     "many_clients",
     "topics",
     "many_topics",
@@ -52,6 +53,8 @@ NAMES = (
     "spark_sockets",
     "hadoop_load",
 )
+# Benches that are run in parts, each with a result of its own.
+PARTS = {"security_cost": ("bytes", "handshakes", "idle", "flood", "authorizer", "tenants")}
 # Both connectors run on the one PySpark that the JVM connector's jars are of.
 ENVIRONMENTS = dict.fromkeys(
     ("spark_read_write", "spark_latency", "spark_start", "spark_sockets", "hadoop_load"), ".venv-spark42"
@@ -65,11 +68,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="all of them when none is named")
     parser.add_argument("--quick", action="store_true", help="small amounts and few rounds: rough figures in minutes")
+    parser.add_argument("--part", action="append", help="of a bench that has parts only this one; repeatable")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    names, chosen = arguments.names or NAMES, arguments.part
     if arguments.one:
-        return _run_here(arguments.one, arguments.quick)
-    failed = [name for name in arguments.names or NAMES if not _run_apart(name, arguments.quick)]
+        return _run_here(arguments.one, chosen[0] if chosen else "", arguments.quick)
+    runs = [(name, part) for name in names for part in PARTS.get(name, ("",)) if not chosen or part in chosen]
+    if not runs or (chosen and not set(chosen) <= {part for _, part in runs}):
+        known = "; ".join(f"{name}: {', '.join(parts)}" for name, parts in PARTS.items())
+        parser.error(f"argument --part: {', '.join(chosen)}: no such part; there are {known}")
+    failed = [f"{name} {part}".strip() for name, part in runs if not _run_apart(name, part, arguments.quick)]
     (ROOT / "bench" / "RESULTS.md").write_text(_page(), encoding="utf-8")
     print(f"\nwritten: {ROOT / 'bench' / 'RESULTS.md'}")
     if failed:
@@ -77,17 +86,18 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _run_apart(name: str, quick: bool) -> bool:
+def _run_apart(name: str, part: str, quick: bool) -> bool:
     python = ROOT / ENVIRONMENTS.get(name, ".venv") / "bin" / "python"
-    command = [str(python), "-m", "bench", "--one", name, *(["--quick"] if quick else [])]
-    print(f"== {name}", flush=True)
+    command = [str(python), "-m", "bench", "--one", name, *(["--part", part] if part else [])]
+    command += ["--quick"] if quick else []
+    print(f"== {name} {part}".rstrip(), flush=True)
     return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
-def _run_here(name: str, quick: bool) -> int:
+def _run_here(name: str, part: str, quick: bool) -> int:
     RESULTS.mkdir(exist_ok=True)
     document: dict[str, Any] = {
-        "bench": name,
+        "bench": f"{name}, {part}" if part else name,
         "quick": quick,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
@@ -95,12 +105,17 @@ def _run_here(name: str, quick: bool) -> int:
         f"Python {platform.python_version()} ({platform.python_build()[1]}, {platform.python_compiler()})",
         "rows": [],
     }
-    for row in importlib.import_module(f"bench.{name}").rows(quick):
+    bench = importlib.import_module(f"bench.{name}")
+    for row in bench.rows(quick, part) if part else bench.rows(quick):
         print(_line(row), flush=True)
         document["rows"].append(asdict(row))
         # After every row: a run that is cut short keeps what it has measured.
-        (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        _result(name, part).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def _result(name: str, part: str) -> Path:
+    return RESULTS / (f"{name}-{part}.json" if part else f"{name}.json")
 
 
 def _commit() -> str:
@@ -144,15 +159,14 @@ def _page() -> str:
         "These machines are noisy: read the ratios, not the absolute figures. The title of each table names the commit",
         "that was measured, which may be older than the last release.",
     ]
-    for name in NAMES:
-        path = RESULTS / f"{name}.json"
+    for path in [_result(name, part) for name in NAMES for part in PARTS.get(name, ("",))]:
         if not path.exists():
             continue
         document = json.loads(path.read_text(encoding="utf-8"))
         kind = "quick run, rough" if document["quick"] else "full run"
         lines += [
             "",
-            f"## {name} (commit {document['commit']}, {document['when'][:10]})",
+            f"## {document['bench']} (commit {document['commit']}, {document['when'][:10]})",
             "",
             f"{kind}; {document['machine']}",
             "",
@@ -165,8 +179,8 @@ def _page() -> str:
             cells = [row.what, row.unit, _figure(row.our_median), peer, ratio, _wanted(row), row.verdict]
             lines.append(f"| {' | '.join(cells)} |")
         lines += [""] + [f"- {row['what']}: {row['note']}" for row in document["rows"] if row["note"]]
-        if (RESULTS / f"{name}.svg").exists():
-            lines += ["", f"![{name}](results/{name}.svg)"]
+        if path.with_suffix(".svg").exists():
+            lines += ["", f"![{path.stem}](results/{path.stem}.svg)"]
     return "\n".join(lines).rstrip() + "\n"
 
 

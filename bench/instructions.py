@@ -1,11 +1,11 @@
-"""How many instructions does a broker execute for a small request, with and without metrics?
+"""How many instructions does a broker execute for a small request, with and without metrics, or an authorizer?
 
-    python -m bench.instructions [TREE ...]
+    python -m bench.instructions [--with authorizer] [TREE ...]
 
 Valgrind (callgrind) counts the instructions of the whole broker process, so a busy machine changes little: rounds on
 two cores with forty runnable processes differed by less than a percent. A tree is a clone with a ``.venv``; without one
-it is this tree. Its broker runs twice, without and with ``metrics.listener``. Each request is ready-made and is sent
-alone.
+it is this tree. Its broker runs twice, without and with ``metrics.listener``, or with the authorizer. With that, ACLs
+give the client its rights, and a hundred others theirs. Each request is ready-made and is sent alone.
 
 Instructions are no time: memory and system calls cost what is not counted here. They compare two versions of the same
 code.
@@ -21,12 +21,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.commits import commit_request, find_coordinators
-from bench.raw_load import Link, batch_of, check_produced, fetch_request, produce_request
+from bench.raw_load import Link, batch_of, check_produced, fetch_request, metadata_request, produce_request
+from bench.secured_pair import AUTHORIZER, give_rights
 from spark_kafkalite import Admin
 from spark_kafkalite.processes.child_process import ChildProcess
 from spark_kafkalite.processes.free_ports import free_ports
@@ -50,7 +51,7 @@ selectors.EpollSelector.select = lambda self, timeout=None: select(self, timeout
 """
 # Under callgrind everything takes some fifty times as long.
 _START_S = 900.0
-_METRICS = {"without": (), "with": ("--override", "metrics.listener=127.0.0.1:0")}
+_SETTINGS = {"metrics": {"metrics.listener": "127.0.0.1:0"}, "authorizer": AUTHORIZER}
 
 
 class CountedBroker:
@@ -78,7 +79,7 @@ class CountedBroker:
 
 
 @contextmanager
-def counted_broker(tree: Path, more: tuple[str, ...]) -> Iterator[CountedBroker]:
+def counted_broker(tree: Path, settings: Mapping[str, str]) -> Iterator[CountedBroker]:
     """Run the broker of a tree under callgrind. Raises ChildFailed if it does not start."""
     with tempfile.TemporaryDirectory(prefix="kafkalite-bench-") as name:
         directory = Path(name)
@@ -88,7 +89,8 @@ def counted_broker(tree: Path, more: tuple[str, ...]) -> Iterator[CountedBroker]
             # -P: without it the modules of the working directory would come first.
             str(tree / ".venv" / "bin" / "python"), "-P", "-m", "spark_kafkalite.cli", "broker",
             "--override", f"listeners=PLAINTEXT://{bootstrap}", "--override", f"log.dirs={directory}/data",
-            "--override", "log.initial.task.delay.ms=86400000", *more,
+            "--override", "log.initial.task.delay.ms=86400000",
+            *(part for name, value in settings.items() for part in ("--override", f"{name}={value}")),
         ]  # fmt: skip
         (directory / "sitecustomize.py").write_text(_SLOW_CLOCK)
         environment = {**os.environ, "PYTHONHASHSEED": "0", "TMPDIR": str(directory), "PYTHONPATH": str(directory)}
@@ -100,16 +102,19 @@ def counted_broker(tree: Path, more: tuple[str, ...]) -> Iterator[CountedBroker]
             process.kill()
 
 
-def measured(tree: Path, more: tuple[str, ...]) -> dict[str, float]:
+def measured(tree: Path, settings: Mapping[str, str]) -> dict[str, float]:
     """Return the instructions of one request of each kind: the median of some rounds."""
-    with counted_broker(tree, more) as broker:
+    with counted_broker(tree, settings) as broker:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             admin.create_topic("read", 1)
+        if settings is AUTHORIZER:
+            give_rights(broker.bootstrap, "read")
         find_coordinators(broker.bootstrap, ["group 0"])
         produce = produce_request("read", [0], batch_of(1, timestamp_ms=1_780_000_000_000))
         requests = {
             "produce of one record": produce,
             "fetch of one record": fetch_request("read", [(0, 0)], 1),
+            "metadata of one topic": metadata_request("read"),
             "commit of one offset": commit_request("group 0", [0]),
         }
         with Link(broker.bootstrap, timeout_s=_START_S) as link:
@@ -128,16 +133,18 @@ def main() -> int:
     """Measure the trees, one after the other, and print a line for each kind of request."""
     parser = argparse.ArgumentParser(prog="python -m bench.instructions", description=__doc__.partition("\n")[0])
     parser.add_argument("trees", nargs="*", type=Path, default=[ROOT], help="clones with a .venv")
-    trees = [tree.resolve() for tree in parser.parse_args().trees]
+    parser.add_argument("--with", dest="what", choices=_SETTINGS, default="metrics", help="default: metrics")
+    arguments = parser.parse_args()
+    trees = [tree.resolve() for tree in arguments.trees]
     if shutil.which("valgrind") is None:
         print("valgrind is not installed: apt-get install valgrind", file=sys.stderr)
         return 1
-    print(f"{'instructions a request':40} {'without':>10} {'with metrics':>13} {'more':>8}")
+    print(f"{'instructions a request':40} {'without':>10} {'with ' + arguments.what:>15} {'more':>8}")
     for tree in trees:
-        found = {name: measured(tree, more) for name, more in _METRICS.items()}
-        for request, without in found["without"].items():
-            counting = found["with"][request]
-            print(f"{tree.name + ': ' + request:40} {without:10,.0f} {counting:13,.0f} {counting - without:8,.0f}")
+        found, found_with = measured(tree, {}), measured(tree, _SETTINGS[arguments.what])
+        for request, without in found.items():
+            more = found_with[request] - without
+            print(f"{tree.name + ': ' + request:40} {without:10,.0f} {found_with[request]:15,.0f} {more:8,.0f}")
             sys.stdout.flush()
     return 0
 

@@ -16,19 +16,13 @@ from pathlib import Path
 
 from bench.commits import commit_request, find_coordinators
 from bench.measurement import Row, percentile, resident_bytes, thread_seconds, warm_page_cache
-from bench.raw_load import Link, batch_of, check_produced, closed_loop, fetch_request, produce_request
+from bench.raw_load import Link, batch_of, check_produced, closed_loop, fetch_request, produce_request, request_cpu_us
 from spark_kafkalite import Admin
 from spark_kafkalite.processes.cluster import BrokerProcess
 
 PARTITIONS, GROUPS = 1000, 20
 _WITHOUT = "without metrics"
 _IN_FLIGHT = (1, 20)
-
-
-def _cpu_us(broker: BrokerProcess, request: bytes, in_flight: int, seconds: float) -> float:
-    before_s = thread_seconds(broker.pid)
-    load = closed_loop(broker.bootstrap, [request], in_flight, seconds, lambda _: None)
-    return (thread_seconds(broker.pid) - before_s) * 1e6 / load.requests
 
 
 def rows(quick: bool) -> Iterator[Row]:
@@ -61,7 +55,8 @@ def _request_row(
     for number in range(rounds + 1):
         # Whichever is first is measured warmer or colder: they change places.
         for which in (0, 1) if number % 2 else (1, 0):
-            measured = _cpu_us(brokers[which], request, in_flight, seconds if number else 0.5)
+            broker, for_s = brokers[which], seconds if number else 0.5
+            measured = request_cpu_us(broker.pid, broker.bootstrap, request, in_flight, for_s)
             if number:
                 figures[which].append(measured)
     return Row(f"{what}, CPU", "us/request", *figures, _WITHOUT, higher_is_better=False)

@@ -1,8 +1,8 @@
-"""Do clients come to their quotas, and what does a client at its quota cost another one?
+"""Do clients come to their quotas?
 
 Each client produces, or fetches, as fast as it can for half a minute, with a quota of 1 MB/s. What counts is what is in
-the log, or was read, between the first record and the end. The second table measures another client that produces one
-record at a time, while a client at its quota produces at the same broker, and while none does.
+the log, or was read, between the first record and the end. What a client at its quota costs another one is a part of
+``security_cost``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from typing import Any, Final, Protocol
 
 import confluent_kafka
 
-from bench.measurement import Row, percentile
-from bench.raw_load import batch_of
+from bench.measurement import Row
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.model import LATEST_TIMESTAMP, TopicPartition
 from spark_kafkalite.processes.cluster import BrokerProcess
@@ -37,7 +36,6 @@ QUOTA: Final = 1_000_000
 _RECORD: Final = os.urandom(10_000)
 _MOST: Final = 1.1
 _STARTED_WITHIN_S: Final = 60.0
-_PAIRS: Final = 10
 
 
 class Stop(Protocol):
@@ -58,7 +56,7 @@ def _ours(bootstrap: str, topic: str, acks: str, stop: Stop) -> None:
             producer.send(topic, value=_RECORD)
 
 
-def _librdkafka(bootstrap: str, topic: str, acks: str, stop: Stop) -> None:
+def produce_by_librdkafka(bootstrap: str, topic: str, acks: str, stop: Stop) -> None:
     settings = {"bootstrap.servers": bootstrap, "client.id": topic, "acks": acks}
     producer = confluent_kafka.Producer({**settings, "queue.buffering.max.kbytes": 4000})
     while not stop.is_set():
@@ -101,7 +99,7 @@ def _java(bootstrap: str, topic: str, acks: str, stop: Stop) -> None:
 
 _PRODUCERS: Final[dict[str, Produce]] = {
     "kafkalite": _ours,
-    "librdkafka": _librdkafka,
+    "librdkafka": produce_by_librdkafka,
     "kafka-python": _kafka_python,
     "Java": _java,
 }
@@ -117,6 +115,20 @@ def _running(produce: Produce, bootstrap: str, topic: str, acks: str) -> Iterato
     finally:
         stop.set()
         thread.join()
+
+
+@contextmanager
+def running_in_process(produce: Produce, bootstrap: str, topic: str, acks: str) -> Iterator[None]:
+    """Have a client produce in a process of its own: it shares no interpreter with what is measured."""
+    processes = multiprocessing.get_context("spawn")
+    stop = processes.Event()
+    process = processes.Process(target=produce, args=(bootstrap, topic, acks, stop), daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        process.join()
 
 
 def _end(admin: Admin, topic: str) -> int:
@@ -168,21 +180,6 @@ def _fetched(poll: Callable[[], int], seconds: float) -> float:
     return count * len(_RECORD) / (time.monotonic() - begun_s)
 
 
-def _latency_ms(bootstrap: str, seconds: float) -> float:
-    """Return the 99th percentile of the time from a produce of one record to its answer."""
-    from tests.interop.support.raw_client import RawClient
-
-    batch, took_ms = batch_of(1), []
-    with RawClient(bootstrap, client_id="another") as client:
-        until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s:
-            begun_s = time.perf_counter()
-            client.produce("another", batch)
-            took_ms.append((time.perf_counter() - begun_s) * 1000)
-            time.sleep(0.002)
-    return percentile(took_ms, 0.99)
-
-
 def rows(quick: bool) -> Iterator[Row]:
     """Measure all clients."""
     seconds = 10.0 if quick else 30.0
@@ -203,34 +200,6 @@ def rows(quick: bool) -> Iterator[Row]:
         for name, poll, close in _readers(broker.bootstrap, "read"):
             yield _row(f"{name} fetches", _fetched(poll, seconds))
             close()
-        yield _beside(admin, broker.bootstrap, 2 if quick else _PAIRS)
-
-
-def _beside(admin: Admin, bootstrap: str, pairs: int) -> Row:
-    """Measure another client next to one at its quota, and alone, in turn."""
-    admin.create_topic("another", 1, 1)
-    processes = multiprocessing.get_context("spawn")
-    next_to_one, alone = [], []
-    for _ in range(pairs):
-        # In a process of its own: the interpreter's lock is not what is measured.
-        stop = processes.Event()
-        limited = processes.Process(target=_ours, args=(bootstrap, "kafkalite-1", "1", stop))
-        limited.start()
-        time.sleep(4)
-        next_to_one.append(_latency_ms(bootstrap, 3.0))
-        stop.set()
-        limited.join()
-        time.sleep(1)
-        alone.append(_latency_ms(bootstrap, 3.0))
-    return Row(
-        "produce of one record, 99th percentile, next to a client at its quota",
-        "ms",
-        next_to_one,
-        alone,
-        "without that client",
-        higher_is_better=False,
-        target=1.1,
-    )
 
 
 def _row(what: str, rate: float) -> Row:

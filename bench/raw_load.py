@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from bench.measurement import thread_seconds
 from spark_kafkalite.wire import codec, packed
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.frame import HEAD_BYTES, LENGTH, FrameBuffer, FrameReader, framed, lend_memory
 from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.lab.batches import make_batch
 
-_PRODUCE_VERSION, _FETCH_VERSION, _LIST_OFFSETS_VERSION = 9, 12, 7
+_PRODUCE_VERSION, _FETCH_VERSION, _LIST_OFFSETS_VERSION, _METADATA_VERSION = 9, 12, 7, 12
 _MAX_RESPONSE_BYTES = 1 << 30
 # Every so many answers one is looked into; looking into all would measure the looking.
 _LOOK_EVERY = 50
@@ -43,6 +45,11 @@ def fetch_request(
     asked = [packed.FetchPartition(partition, offset, max_bytes) for partition, offset in offsets]
     fetch = packed.FetchRequest([(topic, asked)], max_wait_ms=max_wait_ms, min_bytes=min_bytes)
     return framed(packed.pack_fetch_request(1, "bench", _FETCH_VERSION, fetch))
+
+
+def metadata_request(topic: str) -> bytes:
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    return framed(codec.encode_request(asked, _METADATA_VERSION, 1, "bench"))
 
 
 def offset_request(topic: str, timestamp: int) -> bytes:
@@ -178,6 +185,28 @@ def closed_loop(
         key.data.socket.close()
     selector.close()
     return Load(ended_s - began_s, answered, latencies)
+
+
+def paced(bootstrap: str, request: bytes, seconds: float, pause_s: float) -> list[float]:
+    """Send a produce again and again, each ``pause_s`` after the last answer; return how long the answers took, in
+    seconds."""
+    took_s = []
+    with Link(bootstrap) as link:
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            began_s = time.perf_counter()
+            answer = link.call(request)
+            took_s.append(time.perf_counter() - began_s)
+            check_produced(answer)
+            time.sleep(pause_s)
+    return took_s
+
+
+def request_cpu_us(pid: int, bootstrap: str, request: bytes, in_flight: int, seconds: float) -> float:
+    """Return the CPU time of a broker for one such request, with ``in_flight`` unanswered ones at a time."""
+    before_s = thread_seconds(pid)
+    load = closed_loop(bootstrap, [request], in_flight, seconds, lambda _: None)
+    return (thread_seconds(pid) - before_s) * 1e6 / load.requests
 
 
 def fill(bootstrap: str, topic: str, batch: bytes, count: int, *, partition: int = 0, in_flight: int = 16) -> None:
