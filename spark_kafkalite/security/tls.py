@@ -192,7 +192,7 @@ class TlsStream:
     the peer. After :meth:`ended`, call :meth:`handshake` or :meth:`read_into` once more to learn what the end means.
     """
 
-    __slots__ = ("_encrypted", "_first_bytes", "_host", "_incoming", "_object", "_outgoing")
+    __slots__ = ("_encrypted", "_first_bytes", "_has_ended", "_host", "_incoming", "_object", "_outgoing")
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool = False, host: str | None = None) -> None:
         """``host`` is the name or address connected to, which the peer's certificate must name if the context requires
@@ -205,6 +205,8 @@ class TlsStream:
         self._host = host
         self._encrypted: list[bytes] = []
         self._first_bytes = b""
+        # Whether the peer has said that nothing follows, or the socket has: what came before may be unread.
+        self._has_ended = False
 
     def __repr__(self) -> str:
         return f"TlsStream({self._host}, {self._object.version() or 'before the handshake'})"
@@ -217,6 +219,7 @@ class TlsStream:
 
     def ended(self) -> None:
         """Take note that the peer sends no more bytes."""
+        self._has_ended = True
         self._incoming.write_eof()
 
     def handshake(self) -> bool:
@@ -254,16 +257,22 @@ class TlsStream:
         programs often just close, and frames have lengths. Raises SslHandshakeFailed when the peer refuses our
         certificate (TLS 1.3 reports that only here), ConnectionError for bytes that are not of the stream.
         """
+        if not self._incoming.pending and not self._object.pending() and not self._has_ended:
+            # OpenSSL would say so by an exception, which takes as long as the decryption of some KiB.
+            return None
         try:
-            return self._object.read(len(view), view)  # type: ignore[return-value]
+            count: int = self._object.read(len(view), view)  # type: ignore[assignment]
         except ssl.SSLWantReadError:
             return None
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            return 0
+            count = 0
         except ssl.SSLError as error:
             if refuses_certificate(error):
                 raise self._failure(error) from None
             raise ConnectionError(f"TLS with {self._host or 'the peer'}: {plain_reason(error)}") from None
+        if count == 0:
+            self._has_ended = True
+        return count
 
     @property
     def has_input(self) -> bool:

@@ -179,22 +179,23 @@ class TlsChannel:
     def recv_into(self, buffer: memoryview, beyond: memoryview | None = None) -> int | None:
         """Decrypt into ``buffer`` what has arrived, up to half a MiB; ``beyond`` is not used."""
         stream = self._stream
-        if len(buffer) > _MOST_RECEIVED_BYTES:
-            buffer = buffer[:_MOST_RECEIVED_BYTES]
+        read_into, length = stream.read_into, min(len(buffer), _MOST_RECEIVED_BYTES)
         got = receives = 0
         try:
-            while got < len(buffer):
-                count = stream.read_into(buffer[got:] if got else buffer)
+            while got < length:
+                count = read_into(buffer[got:length])
                 if count:
                     got += count
-                    self._barren_bytes = max(self._barren_bytes - _ALLOWED_BY_DATA * count, 0)
+                    if self._barren_bytes:
+                        self._barren_bytes = max(self._barren_bytes - _ALLOWED_BY_DATA * count, 0)
                 elif count == 0:
                     # Once more in the next call, if something came before.
                     return got
-                elif receives == _MOST_RECEIVES or self._receive() is None:
+                elif receives == _MOST_RECEIVES or (received := self._receive()) is None:
                     break
                 else:
-                    receives += 1
+                    # That was all there is: what comes later makes the socket readable again.
+                    receives = receives + 1 if received >= _FIRST_RECEIVED_BYTES else _MOST_RECEIVES
         except KafkaliteError as error:
             raise ConnectionError(errno.EPROTO, str(error)) from None
         except ConnectionError as error:

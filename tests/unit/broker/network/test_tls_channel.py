@@ -161,6 +161,32 @@ def test_bytes_that_were_decrypted_and_not_taken_are_announced(end: End) -> None
     assert not end.channel.has_buffered
 
 
+class CountingSocket:
+    """Counts the calls that receive."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._connected = connected
+        self.receives = 0
+
+    def recv_into(self, buffer: memoryview) -> int:
+        self.receives += 1
+        return self._connected.recv_into(buffer)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connected, name)
+
+
+def test_a_small_request_is_received_with_one_call(end: End) -> None:
+    client = end.shake_hands()
+    end.channel.recv_into(memoryview(bytearray(100)))
+    end.channel._socket = counting = CountingSocket(end.ours)  # type: ignore[assignment]
+    for number in range(1, 4):
+        client.sendall(b"x" * 200)
+        end.wait()
+        assert end.channel.recv_into(memoryview(bytearray(1000))) == 200
+        assert counting.receives == number
+
+
 @pytest.mark.parametrize("farewell", [True, False])
 def test_the_end_of_the_stream_comes_after_its_bytes(end: End, farewell: bool) -> None:
     client = end.shake_hands()
