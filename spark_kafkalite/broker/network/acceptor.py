@@ -40,7 +40,7 @@ from spark_kafkalite.net.listening import ListeningSocket, bind
 from spark_kafkalite.net.outbox import ROOM_BYTES
 from spark_kafkalite.net.request_memory import MemoryShares, RequestMemory
 from spark_kafkalite.security.cluster_secret import ClusterSecret
-from spark_kafkalite.slices import Slices
+from spark_kafkalite.slices import Slices, Work
 from spark_kafkalite.wire.frame import HEAD_BYTES
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 # Large enough for several batches of 64 KiB in one call, small enough to stay in the processor's cache.
 _SCRATCH_BYTES = 512 * 1024
 _SWEEP_INTERVAL_S = 1.0
+# Connections between two looks at the clock: 10,000 take longer than one pass of the loop may.
+_SWEPT_AT_A_TIME = 16
 # Connections that are kept until they are closed.
 _MOST_HELD = 1000
 # Connections of clients that may be in their TLS handshake or authentication at a time. Each takes some 22 KiB, or a
@@ -118,6 +120,7 @@ class Acceptor:
         # The number of connections accepted so far, by listener.
         self.accepted: Counter[str] = Counter()
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
         self._quiet = QuietLog(logger)
 
     # Listening ------------------------------------------------------------------------------------------------------
@@ -153,6 +156,7 @@ class Acceptor:
 
     def close(self) -> None:
         """Close everything."""
+        self._is_closed = True
         self.stop_accepting()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
@@ -339,15 +343,27 @@ class Acceptor:
     # Sweeping -------------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
+        self.slices.start(self._swept(), self._has_swept)
+
+    def _swept(self) -> Work[None]:
         """Close connections that are too slow or idle, or that the peer has closed while they were not read."""
-        self._sweep_timer = self.loop.call_later(_SWEEP_INTERVAL_S, self._sweep)
         now_s = self.loop.time()
-        for connection in list(self._connections):
+        for number, connection in enumerate(list(self._connections)):
+            if number % _SWEPT_AT_A_TIME == 0:
+                yield None
+            if connection.closed:
+                continue
             reason = connection.overdue(now_s)
             if reason is not None:
                 connection.close(reason, hostile=not reason.startswith("idle"))
             elif connection.is_paused and _has_gone(connection.fileno(), may_have_sent=connection.is_muted):
                 connection.close("closed by the peer")
+
+    def _has_swept(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            self._quiet.log(logging.ERROR, "bug", "cannot look through the connections", exc_info=error)
+        if not self._is_closed:
+            self._sweep_timer = self.loop.call_later(_SWEEP_INTERVAL_S, self._sweep)
 
 
 def _not_listening(listener: Listener, error: OSError) -> ConfigError:

@@ -17,6 +17,7 @@ from spark_kafkalite.errors import IllegalSaslState, SaslAuthenticationFailed
 from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION
 from spark_kafkalite.security.cluster_secret import MECHANISM, ClusterSecret, broker_user
 from spark_kafkalite.security.scram import ScramClient
+from spark_kafkalite.slices import SLICE_S, Slices
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
@@ -25,6 +26,7 @@ from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.patience import PATIENCE_S, wait_until_async
 from tests.seeds import SEED
 from tests.unit.broker.network.brokers_door import HEARTBEAT_VERSION, OTHER_SECRET, SECRET, Door, door
+from tests.unit.slice_clock import SliceClock
 
 READ_TIMEOUT_S = 30.0
 STRANGERS = 100
@@ -328,3 +330,33 @@ def test_what_only_brokers_ask_is_not_advertised() -> None:
     context: Any = None
     told = {api.api_key for api in api_versions.handle(context, exchange, ApiVersionsRequest()).api_keys}
     assert set(SERVED_APIS) - told == {ApiKey.COMPARE_REPLICAS}
+
+
+def test_many_connections_are_looked_through_in_slices() -> None:
+    clock = SliceClock()
+    looks = 0
+
+    class Idle:
+        """A connection at which nothing happens."""
+
+        closed = is_paused = False
+
+        def overdue(self, _: float) -> None:
+            nonlocal looks
+            looks += 1
+            clock.take(SLICE_S / 10)
+
+    async def test() -> None:
+        async with door() as one:
+            acceptor, many = one.acceptor, [Idle() for _ in range(200)]
+            assert acceptor._sweep_timer is not None
+            acceptor._sweep_timer.cancel()
+            acceptor.slices = Slices(one.loop, clock)
+            acceptor._connections |= dict.fromkeys(many)  # type: ignore[arg-type]
+            acceptor._sweep()
+            assert 0 < looks < len(many) / 2
+            await wait_until_async(lambda: looks >= len(many), "every connection is looked at")
+            for each in many:
+                del acceptor._connections[each]  # type: ignore[arg-type]
+
+    run(test)
