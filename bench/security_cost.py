@@ -16,7 +16,17 @@ from typing import Final, TypeVar
 from bench.clients import Bench, Timed
 from bench.measurement import Row, Usage, percentile, resident_bytes, thread_seconds, warm_page_cache
 from bench.quotas import QUOTA, produce_by_librdkafka, running_in_process
-from bench.raw_load import batch_of, fetch_request, metadata_request, paced, produce_request, request_cpu_us
+from bench.raw_load import (
+    Link,
+    batch_of,
+    check_produced,
+    fetch_request,
+    fetched_in,
+    metadata_request,
+    paced,
+    produce_request,
+    request_cpu_us,
+)
 from bench.secured_pair import AUTHORIZER, MTLS, PEER, PLAINTEXT, TLS, Subject, give_rights, secured_pair
 from bench.tls_peers import flood, idle_connections
 from spark_kafkalite import Admin
@@ -195,7 +205,7 @@ def _cpu_ms_a_second(pid: int, seconds: float) -> float:
 
 
 def _floods(directory: Path, quick: bool) -> Iterator[Row]:
-    seconds, rounds = (3.0, 2) if quick else (6.0, 4)
+    seconds, rounds = (3.0, 2) if quick else (4.0, 4)
     with secured_pair(directory) as pair:
         for subject in pair.subjects:
             _make_topic(subject)
@@ -243,9 +253,16 @@ def _authorizer(directory: Path, quick: bool) -> Iterator[Row]:
         subjects = [*on.subjects, *off.subjects]
         for subject in subjects:
             _make_topic(subject)
-            request_cpu_us(subject.pid, subject.bootstrap, requests["produce of one record"], 1, 1.0)
         for subject in on.subjects:
             give_rights(subject.bootstrap, _TOPIC)
+        for subject in subjects:
+            with Link(subject.bootstrap) as link:
+                check_produced(link.call(requests["produce of one record"]))
+                if error := fetched_in(link.call(requests["fetch of one record"])).error_code:
+                    raise RuntimeError(f"{subject.name} answers a fetch with error {error}")
+            for request in requests.values():
+                # Many at a time: the JIT compiles after thousands.
+                request_cpu_us(subject.pid, subject.bootstrap, request, 20, 2 * seconds)
         for name, request in requests.items():
 
             def measure(subject: Subject, request: bytes) -> float:
@@ -266,7 +283,7 @@ def _authorizer(directory: Path, quick: bool) -> Iterator[Row]:
 
 
 def _tenants(directory: Path, quick: bool) -> Iterator[Row]:
-    pairs, seconds = (2, 2.0) if quick else (_PAIRS, 3.0)
+    pairs, seconds = (2, 2.0) if quick else (_PAIRS, 2.5)
     with secured_pair(directory) as brokers:
         for subject in brokers.subjects:
             _make_topic(subject)
