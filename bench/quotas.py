@@ -64,6 +64,9 @@ def produce_by_librdkafka(bootstrap: str, topic: str, acks: str, stop: Stop) -> 
             producer.produce(topic, _RECORD)
         except BufferError:
             producer.poll(0.01)
+    # Else it warns of what it has not sent.
+    producer.purge()
+    producer.poll(0)
 
 
 def _kafka_python(bootstrap: str, topic: str, acks: str, stop: Stop) -> None:
