@@ -66,7 +66,7 @@ def produce_by_librdkafka(bootstrap: str, topic: str, acks: str, stop: Stop) -> 
             producer.poll(0.01)
     # Else it warns of what it has not sent.
     producer.purge()
-    producer.poll(0)
+    producer.flush(10)
 
 
 def _kafka_python(bootstrap: str, topic: str, acks: str, stop: Stop) -> None:
