@@ -112,10 +112,14 @@ def _read_key(jwk: object) -> tuple[str, SigningKey]:
             raise ValueError(f"is for the algorithm {str(algorithm)[:20]!r}")
         algorithms = (algorithm,)
     jwt = jwt_library()
+    from cryptography.exceptions import UnsupportedAlgorithm  # the library is there: PyJWT needs it
+
     try:
         key = jwt.PyJWK(jwk, algorithm=algorithms[0]).key
     except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
         raise ValueError(f"cannot be read as a key of the type {kind}") from None
+    except UnsupportedAlgorithm:
+        raise ValueError(f"is of the type {kind} with the curve {curve}, which OpenSSL does not have here") from None
     if kind == "RSA" and key.key_size < _LEAST_RSA_BITS:
         raise ValueError(f"has {key.key_size} bits; at least {_LEAST_RSA_BITS} are needed")
     return name, SigningKey(key, algorithms)

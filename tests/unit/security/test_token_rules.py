@@ -9,6 +9,8 @@ from typing import Any
 
 import jwt
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from spark_kafkalite.security.signing_keys import read_key_set
@@ -182,6 +184,17 @@ def test_a_field_of_another_type_costs_its_key_alone(kind: str) -> None:
     for value in (None, 0, True, {"verify": 1}, "verify"):
         (problem,) = read_key_set(key_set(good, whole | {"key_ops": value})).problems
         assert problem == "key 2: is not for signatures (use, key_ops)"
+
+
+def test_a_curve_that_openssl_does_not_have_costs_its_key_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(data: bytes) -> object:
+        raise UnsupportedAlgorithm("ed448 is not supported by this version of OpenSSL")
+
+    monkeypatch.setattr(Ed448PublicKey, "from_public_bytes", unsupported)
+    odd = {"kid": "odd", "kty": "OKP", "crv": "Ed448", "x": "A" * 76}
+    found = read_key_set(key_set(odd, jwk("RSA")))
+    assert list(found.keys) == ["one"]
+    assert found.problems == ("key 1: is of the type OKP with the curve Ed448, which OpenSSL does not have here",)
 
 
 @pytest.mark.parametrize(
