@@ -38,7 +38,8 @@ class Lane(Enum):
     SYNC = "sync"  # fsync, which answers wait for
     READ = "read"  # old data from the disk
     CHECK = "check"  # decompressing and walking batches
-    IDENTITIES = "identities"  # questions to identity providers, and tickets of Kerberos
+    TICKETS = "tickets"  # of Kerberos, which logins wait for
+    KEYS = "keys"  # of identity providers on other hosts, which may hang for seconds
     FILES = "files"  # everything else: removing files, writing back
 
 

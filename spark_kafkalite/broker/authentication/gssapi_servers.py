@@ -30,5 +30,5 @@ def gssapi_servers(listeners: Mapping[str, SaslListener], io: IoThreads) -> dict
             service = KerberosService(tickets.principal, tickets.keytab)
         except ConfigError as error:
             raise ConfigError(f"listener {name}: {error}") from None
-        found[name] = partial(GssapiServer, service, tickets.names, partial(io.run, lane=Lane.IDENTITIES))
+        found[name] = partial(GssapiServer, service, tickets.names, partial(io.run, lane=Lane.TICKETS))
     return found

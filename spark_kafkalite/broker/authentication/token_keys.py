@@ -76,7 +76,7 @@ class TokenKeys:
     async def _fetch(self, end: asyncio.Event) -> None:
         again_s = self._source.refresh_s
         try:
-            keys = await self._io.run(self._source.fetch, Lane.IDENTITIES)
+            keys = await self._io.run(self._source.fetch, Lane.KEYS)
         except Exception as error:
             again_s = min(self._backoff_s, again_s)
             self._backoff_s = min(self._backoff_s * 2, self._source.backoff_max_s)

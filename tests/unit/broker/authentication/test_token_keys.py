@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 
 from spark_kafkalite.broker.authentication.token_keys import TokenKeys
 from spark_kafkalite.errors import ConfigError
+from spark_kafkalite.net.io_threads import IoThreads, Lane
 from spark_kafkalite.security.http_request import URLS_VARIABLE
 from spark_kafkalite.security.key_source import KeySource, KeysUnavailable
 from spark_kafkalite.security.signing_keys import KeySet, SigningKey
 from spark_kafkalite.testing.manual_clock import ManualClock
 from tests.lab.manual_loop import ManualLoop, ManualThreads
+from tests.patience import PATIENCE_S, wait_until_async
 
 KEY = SigningKey("a key", ("RS256",))
 SETTING = "sasl.oauthbearer.jwks.endpoint.url"
@@ -149,3 +152,33 @@ def test_urls_that_are_not_asked(url: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv(URLS_VARIABLE, "http://idp.example/jwks")
     if url.startswith("http://"):
         assert source(url).url == url
+
+
+def test_tickets_are_checked_while_an_issuer_does_not_answer() -> None:
+    """Also with one thread for each kind of work (num.io.threads=1)."""
+    is_asked, answers = threading.Event(), threading.Event()
+
+    class Hanging(Provider):
+        def fetch(self) -> KeySet:
+            is_asked.set()
+            answers.wait(PATIENCE_S)
+            return KeySet({"one": (KEY,)})
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        io = IoThreads(loop, 1)
+        source: Any = Hanging(loop, None)
+        keys = TokenKeys(source, loop, io)
+        keys.start()
+        try:
+            waiting = asyncio.ensure_future(keys.find("one"))
+            await wait_until_async(is_asked.is_set, "the issuer is asked")
+            assert await io.run(answers.is_set, Lane.TICKETS) is False
+            answers.set()
+            assert await waiting == (KEY,)
+        finally:
+            answers.set()
+            keys.stop()
+            io.close()
+
+    asyncio.run(run())
