@@ -94,7 +94,7 @@ TEST = (
     # Next to Spark's own connector and Delta Lake, which are of this version here.
     Suite(
         "spark42",
-        ("tests/spark/test_jvm_connector.py", "tests/spark/test_delta_spark.py"),
+        ("tests/spark/test_jvm_connector.py", "tests/spark/test_jvm_security.py", "tests/spark/test_delta_spark.py"),
         environment=".venv-spark42",
         select="not kafka",
         workers=1,

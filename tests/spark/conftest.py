@@ -29,7 +29,7 @@ _COUNTER = own_numbers()
 
 HAS_JVM_CONNECTOR = pyspark.__version__ == jars.SPARK_CONNECTOR_VERSION
 # Not skipped: on another PySpark there is nothing to compare with, and nothing that an installation could change.
-collect_ignore = [] if HAS_JVM_CONNECTOR else ["test_jvm_connector.py", "test_delta_spark.py"]
+collect_ignore = [] if HAS_JVM_CONNECTOR else ["test_jvm_connector.py", "test_jvm_security.py", "test_delta_spark.py"]
 if PROGRESS_HAS_LOG_ENDS:
     collect_ignore.append("test_old_pyspark.py")
 
