@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.errors import ConfigError, InvalidConfig
 from spark_kafkalite.log.topic_config import BALANCED, TopicConfig
+from spark_kafkalite.redaction import shown_name
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
 
-# Most topics have the settings of some other one.
-_MOST_KNOWN = 1000
+# Of all settings of a topic: room for the throttled replicas of 10,000 partitions.
+LONGEST_SETTINGS: Final = 256 * 1024
+# Most topics have the settings of some other one: what is kept of different ones, and their characters.
+_MOST_KNOWN: Final = 1000
+_MOST_KNOWN_CHARACTERS: Final = 64 * LONGEST_SETTINGS
 
 
 class TopicSettings:
@@ -31,6 +36,7 @@ class TopicSettings:
         # Under these defaults: what overrides come to, and what is wrong with them.
         self._defaults: Mapping[str, object] | None = None
         self._in_force: dict[frozenset[tuple[str, str]], tuple[TopicConfig, list[str]]] = {}
+        self._known_characters = 0
 
     def config_of(self, name: str) -> TopicConfig:
         """Return a topic's settings in force; the defaults for one that does not exist.
@@ -63,7 +69,14 @@ class TopicSettings:
         return self.config_of(name).min_insync_replicas
 
     def check(self, overrides: Mapping[str, object]) -> None:
-        """Raise InvalidConfig (40) for topic settings that are unknown or have a bad value."""
+        """Raise InvalidConfig (40) for topic settings that are unknown, have a bad value, or are too long together."""
+        lengths = {name: len(name) + len(str(value)) for name, value in overrides.items()}
+        if (length := sum(lengths.values())) > LONGEST_SETTINGS:
+            longest = max(lengths, key=lambda name: lengths[name])
+            raise InvalidConfig(
+                f"the settings of a topic have {length} characters, at most {LONGEST_SETTINGS} are possible; shorten "
+                f"{shown_name(longest)}, which has {lengths[longest]} of them"
+            )
         try:
             TopicConfig.from_properties(overrides, self._settings.current.topic_defaults)
         except ConfigError as error:
@@ -71,11 +84,17 @@ class TopicSettings:
 
     def _config_with(self, overrides: Mapping[str, str]) -> tuple[TopicConfig, list[str]]:
         defaults = self._settings.current.topic_defaults
-        if defaults is not self._defaults or len(self._in_force) >= _MOST_KNOWN:
-            self._defaults = defaults
-            self._in_force.clear()
         key = frozenset(overrides.items())
-        found = self._in_force.get(key)
+        found = self._in_force.get(key) if defaults is self._defaults else None
         if found is None:
+            self._make_room(defaults, sum(len(name) + len(value) for name, value in key))
             found = self._in_force[key] = TopicConfig.in_force(overrides, defaults)
         return found
+
+    def _make_room(self, defaults: Mapping[str, object], characters: int) -> None:
+        self._known_characters += characters
+        is_full = len(self._in_force) >= _MOST_KNOWN or self._known_characters > _MOST_KNOWN_CHARACTERS
+        if defaults is not self._defaults or is_full:
+            self._defaults = defaults
+            self._in_force.clear()
+            self._known_characters = characters
