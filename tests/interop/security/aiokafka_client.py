@@ -6,13 +6,17 @@ import asyncio
 from typing import Any
 
 import aiokafka
+from aiokafka.helpers import create_ssl_context
 
 
 def sent_by_aiokafka(settings: dict[str, Any]) -> str | None:
-    """Produce a record to the topic ``sent``; return None, or the error."""
+    """Produce a record to the topic ``sent``; return None, or the error. ``ssl_cafile`` is as in kafka-python."""
+    given = dict(settings)
+    if (authority := given.pop("ssl_cafile", None)) is not None:
+        given["ssl_context"] = create_ssl_context(cafile=authority)
 
     async def run() -> str | None:
-        producer = aiokafka.AIOKafkaProducer(**settings)
+        producer = aiokafka.AIOKafkaProducer(**given)
         try:
             await producer.start()
             await producer.send_and_wait("sent", b"x")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -21,8 +20,11 @@ from spark_kafkalite.security import token_keeper
 from spark_kafkalite.security.kerberos import KERBEROS_V5
 from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
 from tests.interop.security.aiokafka_client import sent_by_aiokafka
+from tests.interop.security.kafka_python_client import asked_by_kafka_python
 from tests.interop.support.kerberos_realm import KerberosRealm, clock_off, keys_of, keytab_jaas, spellings
+from tests.interop.support.sasl_broker import Endpoint, words_of_kafka, words_of_python
 from tests.lab.apache_kafka import kafka_tool, properties_text
+from tests.lab.certificates import LOOPBACK, Authority
 from tests.patience import wait_until_async
 from tests.unit.broker.network.brokers_door import HEARTBEAT_VERSION, Door, door
 from tests.unit.broker.network.test_brokers_door import Stranger, run, stranger
@@ -61,11 +63,9 @@ class Lab:
             **{name.replace("_", "."): value for name, value in more.items()},
         }
 
-    def client_settings(self, bootstrap: str, user: str = "alice") -> dict[str, str]:
+    def client_settings(self, endpoint: Endpoint, user: str = "alice") -> dict[str, str]:
         return {
-            "bootstrap.servers": bootstrap,
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "GSSAPI",
+            **words_of_kafka(endpoint, "GSSAPI"),
             "sasl.kerberos.keytab": str(self.users[user]),
             "sasl.kerberos.principal": self.named(user),
         }
@@ -88,19 +88,37 @@ def lab(tmp_path_factory: pytest.TempPathFactory, kerberos: None) -> Iterator[La
     token_keeper._KEEPERS.clear()
 
 
+class Endpoints(NamedTuple):
+    """The listeners of a broker. ``other`` has the key of another service, so that no ticket of the clients fits."""
+
+    clear: Endpoint
+    tls: Endpoint
+    other: Endpoint
+
+
 @pytest.fixture(scope="module")
-def broker(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    overrides = lab.broker_settings() | {
-        "listeners": f"SASL_PLAINTEXT://127.0.0.1:{free_ports(1)[0]}",
+def endpoints(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
+    directory = tmp_path_factory.mktemp("broker")
+    authority = Authority(directory / "certificates", "ours")
+    clear, tls, other = (f"127.0.0.1:{port}" for port in free_ports(3))
+    elsewhere = "kafka/elsewhere"
+    key = keytab_jaas(lab.realm.service_keytab(elsewhere), lab.named(elsewhere))
+    overrides = {
+        **lab.broker_settings(),
+        **lab.broker_settings("SASL_SSL"),
+        "listeners": f"SASL_PLAINTEXT://{clear},SASL_SSL://{tls},OTHER://{other}",
+        "listener.security.protocol.map": "OTHER:SASL_SSL",
+        "listener.name.other.gssapi.sasl.jaas.config": key,
+        "ssl.keystore.location": authority.issue("broker", *LOOPBACK).pem_file(),
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
         "super.users": "User:alice",
         "logging.level": "DEBUG",
     }
-    data = tmp_path_factory.mktemp("broker") / "data"
-    with BrokerProcess(data, overrides=overrides, environment=lab.environment()) as running:
-        with Admin(lab.client_settings(running.bootstrap)) as admin:
+    found = Endpoints(Endpoint(clear), Endpoint(tls, authority.pem_file()), Endpoint(other, authority.pem_file()))
+    with BrokerProcess(directory / "data", overrides=overrides, environment=lab.environment()) as running:
+        with Admin(lab.client_settings(found.tls)) as admin:
             admin.create_topic("sent", 1, 1)
-        yield running
+        yield found
         log = running.stderr_path.read_bytes()
         assert b"Traceback" not in log
         assert not [key for keytab in lab.users.values() for key in keys_of(keytab) if any(
@@ -108,9 +126,9 @@ def broker(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broke
         )]  # fmt: skip
 
 
-def ours(lab: Lab, bootstrap: str) -> str | None:
+def ours(lab: Lab, endpoint: Endpoint) -> str | None:
     try:
-        with Admin(lab.client_settings(bootstrap)) as admin, Producer(lab.client_settings(bootstrap)) as producer:
+        with Admin(lab.client_settings(endpoint)) as admin, Producer(lab.client_settings(endpoint)) as producer:
             assert "sent" in admin.list_topics()
             producer.send("sent", b"x").result(60)
     except KafkaError as error:
@@ -118,57 +136,47 @@ def ours(lab: Lab, bootstrap: str) -> str | None:
     return None
 
 
-def kafka_python(lab: Lab, bootstrap: str) -> str | None:
-    import kafka  # not before: it warns
-    import kafka.errors
-
-    with contextlib.ExitStack() as stack:
-        try:
-            consumer = kafka.KafkaConsumer(
-                bootstrap_servers=bootstrap, security_protocol="SASL_PLAINTEXT", sasl_mechanism="GSSAPI",
-                sasl_kerberos_service_name="kafka", bootstrap_timeout_ms=3000,
-            )  # fmt: skip
-            stack.callback(consumer.close)
-            assert "sent" in consumer.topics()
-        except kafka.errors.KafkaError as error:
-            return f"{type(error).__name__}: {error}"
-    return None
+def kafka_python(lab: Lab, endpoint: Endpoint) -> str | None:
+    return asked_by_kafka_python({**words_of_python(endpoint, "GSSAPI"), "sasl_kerberos_service_name": "kafka"})
 
 
-def aio(lab: Lab, bootstrap: str) -> str | None:
-    settings = {
-        "bootstrap_servers": bootstrap,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "GSSAPI",
-        "sasl_kerberos_service_name": "kafka",
-    }
-    return sent_by_aiokafka(settings)
+def aio(lab: Lab, endpoint: Endpoint) -> str | None:
+    return sent_by_aiokafka({**words_of_python(endpoint, "GSSAPI"), "sasl_kerberos_service_name": "kafka"})
 
 
 @pytest.mark.parametrize("client", [ours, kafka_python, aio])
-def test_a_ticket_is_taken(lab: Lab, broker: BrokerProcess, client: Callable[..., str | None]) -> None:
-    assert client(lab, broker.bootstrap) is None
+@pytest.mark.parametrize("listener", ["tls", pytest.param("clear", marks=pytest.mark.soak)])
+def test_a_ticket_is_taken(
+    lab: Lab, endpoints: Endpoints, listener: str, client: Callable[[Lab, Endpoint], str | None]
+) -> None:
+    assert client(lab, getattr(endpoints, listener)) is None
 
 
-def test_another_principal_is_another_user(lab: Lab, broker: BrokerProcess) -> None:
-    with Admin(lab.client_settings(broker.bootstrap, "bob")) as admin:
+@pytest.mark.parametrize("client", [ours, kafka_python, aio])
+def test_a_ticket_for_another_key_is_refused(
+    lab: Lab, endpoints: Endpoints, client: Callable[[Lab, Endpoint], str | None]
+) -> None:
+    assert client(lab, endpoints.other) is not None
+
+
+def test_another_principal_is_another_user(lab: Lab, endpoints: Endpoints) -> None:
+    with Admin(lab.client_settings(endpoints.tls, "bob")) as admin:
         assert admin.list_topics() == []
 
 
 @pytest.mark.kafka
-def test_javas_client(lab: Lab, broker: BrokerProcess, tmp_path: Path) -> None:
+def test_javas_client(lab: Lab, endpoints: Endpoints, tmp_path: Path) -> None:
     # Java looks an address up backwards, and would ask for the service of localhost.
     (tmp_path / "hosts").write_text("127.0.0.1 127.0.0.1\n")
 
-    def listed(**options: str) -> Any:
+    def listed(endpoint: Endpoint) -> Any:
         settings = {
-            "bootstrap.servers": broker.bootstrap,
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.jaas.config": keytab_jaas(lab.users["alice"], lab.named("alice"), **options),
+            **words_of_kafka(endpoint, "GSSAPI"),
+            "sasl.jaas.config": keytab_jaas(lab.users["alice"], lab.named("alice"), serviceName="kafka"),
         }
         (tmp_path / "client.properties").write_text(properties_text(settings))
         return kafka_tool(
-            "org.apache.kafka.tools.TopicCommand", "--list", "--bootstrap-server", broker.bootstrap,
+            "org.apache.kafka.tools.TopicCommand", "--list", "--bootstrap-server", endpoint.bootstrap,
             "--command-config", str(tmp_path / "client.properties"), check=False,
             jvm_options=(
                 *SHORT_LIVED_OPTIONS,
@@ -177,8 +185,10 @@ def test_javas_client(lab: Lab, broker: BrokerProcess, tmp_path: Path) -> None:
             ),
         )  # fmt: skip
 
-    done = listed(serviceName="kafka")
+    done = listed(endpoints.tls)
     assert done.stdout.split() == ["sent"], done.stderr
+    refused = listed(endpoints.other)
+    assert f"SaslAuthenticationException: {GENERIC}" in refused.stdout + refused.stderr
 
 
 # What does not authenticate ------------------------------------------------------------------------------------------
@@ -188,7 +198,7 @@ def test_a_broker_whose_clock_is_wrong(lab: Lab, tmp_path: Path) -> None:
     overrides = lab.broker_settings() | {"listeners": f"SASL_PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"}
     given = lab.environment() | clock_off("+1h")
     with BrokerProcess(tmp_path / "data", overrides=overrides, environment=given, command_prefix=["env"]) as broker:
-        with pytest.raises(SaslAuthenticationFailed), Admin(lab.client_settings(broker.bootstrap)) as admin:
+        with pytest.raises(SaslAuthenticationFailed), Admin(lab.client_settings(Endpoint(broker.bootstrap))) as admin:
             admin.list_topics()
         said = broker.stderr_path.read_text()
     assert "Clock skew too great" in said and "must agree to five minutes: run NTP" in said

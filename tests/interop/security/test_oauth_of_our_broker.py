@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiokafka
 import aiokafka.abc
@@ -22,9 +21,12 @@ from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from spark_kafkalite.security.http_request import URLS_VARIABLE
 from tests.interop.security.aiokafka_client import sent_by_aiokafka
+from tests.interop.security.kafka_python_client import asked_by_kafka_python
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.interop.security.test_reference_clients import reason_of_refusal
+from tests.interop.support.sasl_broker import Endpoint, words_of_kafka, words_of_librdkafka, words_of_python
 from tests.lab.apache_kafka import kafka_tool, properties_text
+from tests.lab.certificates import LOOPBACK, Authority
 from tests.lab.token_endpoint import TokenEndpoint
 from tests.patience import wait_until
 
@@ -33,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:D
 USER: Final = "carol"
 SECRET: Final = "carol's secret"
 _MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
-_SASL: Final = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+_MECHANISM: Final = "OAUTHBEARER"
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +44,22 @@ def issuer() -> Iterator[TokenEndpoint]:
         yield running
 
 
+class Lab(NamedTuple):
+    """A broker that takes the tokens of the issuer on two listeners; ``endpoints`` by the name of the listener."""
+
+    broker: BrokerProcess
+    endpoints: dict[str, Endpoint]
+
+
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, issuer: TokenEndpoint) -> Iterator[BrokerProcess]:
+def lab(tmp_path_factory: pytest.TempPathFactory, issuer: TokenEndpoint) -> Iterator[Lab]:
+    directory = tmp_path_factory.mktemp("broker")
+    authority = Authority(directory / "certificates", "ours")
+    clear, tls = (f"127.0.0.1:{port}" for port in free_ports(2))
     overrides = {
-        "listeners": f"SASL_PLAINTEXT://127.0.0.1:{free_ports(1)[0]}",
-        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listeners": f"SASL_PLAINTEXT://{clear},SASL_SSL://{tls}",
+        "ssl.keystore.location": authority.issue("broker", *LOOPBACK).pem_file(),
+        "sasl.enabled.mechanisms": _MECHANISM,
         "sasl.oauthbearer.jwks.endpoint.url": issuer.jwks_url,
         "sasl.oauthbearer.expected.issuer": issuer.issuer,
         "sasl.oauthbearer.expected.audience": "kafka,other",
@@ -55,10 +68,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory, issuer: TokenEndpoint) -> I
         "super.users": f"User:{USER}",
         "logging.level": "DEBUG",
     }
-    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", overrides=overrides) as running:
-        with Admin({"bootstrap.servers": running.bootstrap, **_SASL, "sasl.token.provider": provider(issuer)}) as admin:
+    endpoints = {"SASL_PLAINTEXT": Endpoint(clear), "SASL_SSL": Endpoint(tls, authority.pem_file())}
+    with BrokerProcess(directory / "data", overrides=overrides) as running:
+        words = words_of_kafka(endpoints["SASL_SSL"], _MECHANISM)
+        with Admin({**words, "sasl.token.provider": provider(issuer)}) as admin:
             admin.create_topic("sent", 1, 1)
-        yield running
+        yield Lab(running, endpoints)
         log = running.stderr_path.read_text()
         assert "Traceback" not in log
         # The beginning of every token's header, and of its claims.
@@ -78,63 +93,48 @@ def good_token() -> str:
     return _TOKENS["good"]()
 
 
-def ours(bootstrap: str, token: str, directory: Path) -> str | None:
+def ours(endpoint: Endpoint, token: str, directory: Path) -> str | None:
     file = directory / "token"
     file.write_text(token, encoding="ascii")
     try:
-        with Admin({"bootstrap.servers": bootstrap, **_SASL, "sasl.token.file": str(file)}) as admin:
+        with Admin({**words_of_kafka(endpoint, _MECHANISM), "sasl.token.file": str(file)}) as admin:
             assert "sent" in admin.list_topics()
     except SaslAuthenticationFailed as error:
         return str(error)
     return None
 
 
-def librdkafka(bootstrap: str, token: str, directory: Path) -> str | None:
-    return reason_of_refusal({"bootstrap.servers": bootstrap, **_SASL, "oauth_cb": lambda _: (token, time.time() + 60)})
+def librdkafka(endpoint: Endpoint, token: str, directory: Path) -> str | None:
+    words = words_of_librdkafka(endpoint, _MECHANISM)
+    return reason_of_refusal({**words, "oauth_cb": lambda _: (token, time.time() + 60)})
 
 
-def kafka_python(bootstrap: str, token: str, directory: Path) -> str | None:
-    import kafka  # not before: it warns
-    import kafka.errors
-    from kafka.net.sasl.oauth import AbstractTokenProvider
+def kafka_python(endpoint: Endpoint, token: str, directory: Path) -> str | None:
+    from kafka.net.sasl.oauth import AbstractTokenProvider  # not before: it warns
 
     class Provider(AbstractTokenProvider):
         def token(self) -> str:
             return token
 
-    with contextlib.ExitStack() as stack:
-        try:
-            consumer = kafka.KafkaConsumer(
-                bootstrap_servers=bootstrap, security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER",
-                sasl_oauth_token_provider=Provider(), bootstrap_timeout_ms=3000,
-            )  # fmt: skip
-            stack.callback(consumer.close)
-            assert "sent" in consumer.topics()
-        except kafka.errors.KafkaError as error:
-            return f"{type(error).__name__}: {error}"
-    return None
+    return asked_by_kafka_python({**words_of_python(endpoint, _MECHANISM), "sasl_oauth_token_provider": Provider()})
 
 
-def aio(bootstrap: str, token: str, directory: Path) -> str | None:
+def aio(endpoint: Endpoint, token: str, directory: Path) -> str | None:
     class Provider(aiokafka.abc.AbstractTokenProvider):
         async def token(self) -> str:
             return token
 
-    settings = {
-        "bootstrap_servers": bootstrap,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "OAUTHBEARER",
-        "sasl_oauth_token_provider": Provider(),
-    }
-    return sent_by_aiokafka(settings)
+    return sent_by_aiokafka({**words_of_python(endpoint, _MECHANISM), "sasl_oauth_token_provider": Provider()})
 
 
+@pytest.mark.parametrize("listener", ["SASL_SSL", pytest.param("SASL_PLAINTEXT", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("client", [ours, librdkafka, kafka_python, aio])
 def test_a_token_is_taken_and_a_bad_one_is_not(
-    broker: BrokerProcess, issuer: TokenEndpoint, tmp_path: Path, client: Callable[..., str | None]
+    lab: Lab, issuer: TokenEndpoint, tmp_path: Path, client: Callable[..., str | None], listener: str
 ) -> None:
-    assert client(broker.bootstrap, issuer.token(), tmp_path) is None
-    assert client(broker.bootstrap, issuer.token(aud=["x", "other"]), tmp_path) is None
+    endpoint = lab.endpoints[listener]
+    assert client(endpoint, issuer.token(), tmp_path) is None
+    assert client(endpoint, issuer.token(aud=["x", "other"]), tmp_path) is None
     with TokenEndpoint(subject=USER) as forger, TokenEndpoint(subject=USER, signed=False) as unsigned:
         bad = {
             "forged": forger.token(iss=issuer.issuer),
@@ -146,8 +146,7 @@ def test_a_token_is_taken_and_a_bad_one_is_not(
     # These two try again and again, and the broker answers an address with many failures late.
     names = ["forged"] if client in (kafka_python, aio) else list(bad)
     for name in names:
-        token = bad[name]
-        reason = client(broker.bootstrap, token, tmp_path)
+        reason = client(endpoint, bad[name], tmp_path)
         assert reason is not None, name
         assert client in (kafka_python, aio) or "invalid_token" in reason
 
@@ -164,10 +163,9 @@ def java(settings: dict[str, str], directory: Path, issuer: TokenEndpoint) -> su
 
 
 @pytest.mark.kafka
-def test_javas_client_gets_its_token_itself(broker: BrokerProcess, issuer: TokenEndpoint, tmp_path: Path) -> None:
+def test_javas_client_gets_its_token_itself(lab: Lab, issuer: TokenEndpoint, tmp_path: Path) -> None:
     settings = {
-        "bootstrap.servers": broker.bootstrap,
-        **_SASL,
+        **words_of_kafka(lab.endpoints["SASL_SSL"], _MECHANISM),
         "sasl.oauthbearer.token.endpoint.url": issuer.url,
         "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
         "OAuthBearerLoginCallbackHandler",
@@ -182,7 +180,7 @@ def test_javas_client_gets_its_token_itself(broker: BrokerProcess, issuer: Token
 
 
 def test_clients_live_longer_than_their_tokens(
-    broker: BrokerProcess, issuer: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, issuer: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker ends a session with its token, so clients authenticate again with the next one."""
     import confluent_kafka
@@ -191,10 +189,10 @@ def test_clients_live_longer_than_their_tokens(
     life_s = 8
     monkeypatch.setenv(URLS_VARIABLE, issuer.url)
     monkeypatch.setattr(issuer, "lifetime_s", life_s)
+    endpoint = lab.endpoints["SASL_SSL"]
     load = NumberedLoad(
         {
-            "bootstrap.servers": broker.bootstrap,
-            **_SASL,
+            **words_of_kafka(endpoint, _MECHANISM),
             "sasl.oauthbearer.token.endpoint.url": issuer.url,
             "sasl.oauthbearer.client.credentials.client.id": USER,
             "sasl.oauthbearer.client.credentials.client.secret": SECRET,
@@ -205,8 +203,7 @@ def test_clients_live_longer_than_their_tokens(
     )
     producer: Any = confluent_kafka.Producer(
         {
-            "bootstrap.servers": broker.bootstrap,
-            **_SASL,
+            **words_of_librdkafka(endpoint, _MECHANISM),
             "oauth_cb": lambda _: (issuer.token(), time.time() + life_s - 1),
         }
     )
@@ -220,7 +217,7 @@ def test_clients_live_longer_than_their_tokens(
         load.finish()
     assert load.sent and load.answers
     # Those that do not authenticate again are cut off at each end. A busy machine may be late once.
-    assert broker.stderr_path.read_text().count("its session has expired") <= 1
+    assert lab.broker.stderr_path.read_text().count("its session has expired") <= 1
 
 
 def test_keys_that_change_and_an_issuer_that_is_away(tmp_path: Path) -> None:
@@ -246,11 +243,11 @@ def test_keys_that_change_and_an_issuer_that_is_away(tmp_path: Path) -> None:
             "sasl.oauthbearer.expected.audience": "kafka",
         }
         with BrokerProcess(tmp_path / "data", overrides=overrides) as broker:
-            assert "invalid_token" in str(ours(broker.bootstrap, first.token(), tmp_path))
-            file = overrides["listeners"].partition("FILE://")[2]
+            assert "invalid_token" in str(ours(Endpoint(broker.bootstrap), first.token(), tmp_path))
+            file = Endpoint(overrides["listeners"].partition("FILE://")[2])
 
             def accepts(token: str) -> bool:
-                settings = {"bootstrap.servers": file, **_SASL, "sasl.token.file": str(tmp_path / "token")}
+                settings = {**words_of_kafka(file, _MECHANISM), "sasl.token.file": str(tmp_path / "token")}
                 (tmp_path / "token").write_text(token, encoding="ascii")
                 try:
                     with Admin(settings) as admin:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -25,9 +26,11 @@ from spark_kafkalite.wire.messages.metadata import MetadataRequest
 from spark_kafkalite.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from spark_kafkalite.wire.messages.sasl_handshake import SaslHandshakeRequest
 from tests.interop.security.aiokafka_client import sent_by_aiokafka
+from tests.interop.security.kafka_python_client import asked_by_kafka_python
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.interop.security.test_reference_clients import reason_of_refusal
 from tests.interop.support.java_tools import JavaTools
+from tests.interop.support.pairwise import pairwise
 from tests.interop.support.raw_client import RawClient
 from tests.interop.support.sasl_broker import (
     ADMIN,
@@ -38,16 +41,19 @@ from tests.interop.support.sasl_broker import (
     SCRAM_256,
     SCRAM_512,
     USERS_OF_PLAIN,
+    Endpoint,
     SaslBroker,
     in_librdkafkas_words,
     in_pythons_words,
     settings_of,
 )
 from tests.lab.apache_kafka import properties_text
-from tests.lab.certificates import LOOPBACK, Authority
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
+
+# Tries to enter at a listener by a mechanism, with a user and a password; returns None, or the reason of the refusal.
+Enter = Callable[[Endpoint, str, str, str], str | None]
 
 USER, PASSWORD = "carol", "carol's p\xe4ssword"
 # Passwords as they could be found in a log: as they are, and salted and encoded they are others.
@@ -71,49 +77,70 @@ def credentials(mechanism: str) -> tuple[str, str]:
     return (ADMIN, ADMIN_PASSWORD) if mechanism == PLAIN else (USER, PASSWORD)
 
 
-def ours(bootstrap: str, mechanism: str, user: str, password: str) -> str | None:
+def ours(endpoint: Endpoint | str, mechanism: str, user: str, password: str) -> str | None:
     try:
-        with Admin(settings_of(bootstrap, mechanism, user, password)) as admin:
+        with Admin(settings_of(endpoint, mechanism, user, password)) as admin:
             assert "sent" in admin.list_topics()
     except SaslAuthenticationFailed as error:
         return str(error)
     return None
 
 
-def librdkafka(bootstrap: str, mechanism: str, user: str, password: str) -> str | None:
-    return reason_of_refusal(in_librdkafkas_words(bootstrap, mechanism, user, password))
+def librdkafka(endpoint: Endpoint, mechanism: str, user: str, password: str) -> str | None:
+    return reason_of_refusal(in_librdkafkas_words(endpoint, mechanism, user, password))
 
 
-def kafka_python(bootstrap: str, mechanism: str, user: str, password: str) -> str | None:
-    import kafka  # not before: it warns
-    import kafka.errors
-
-    settings = in_pythons_words(bootstrap, mechanism, user, password)
-    with contextlib.ExitStack() as stack:
-        try:
-            consumer = kafka.KafkaConsumer(**settings, bootstrap_timeout_ms=3000)
-            stack.callback(consumer.close)
-            assert "sent" in consumer.topics()
-        except kafka.errors.KafkaError as error:
-            return f"{type(error).__name__}: {error}"
-    return None
+def kafka_python(endpoint: Endpoint, mechanism: str, user: str, password: str) -> str | None:
+    return asked_by_kafka_python(in_pythons_words(endpoint, mechanism, user, password))
 
 
-def aio(bootstrap: str, mechanism: str, user: str, password: str) -> str | None:
-    return sent_by_aiokafka(in_pythons_words(bootstrap, mechanism, user, password))
+def aio(endpoint: Endpoint, mechanism: str, user: str, password: str) -> str | None:
+    return sent_by_aiokafka(in_pythons_words(endpoint, mechanism, user, password))
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("client", [ours, librdkafka, kafka_python, aio])
+@pytest.fixture
+def java(request: pytest.FixtureRequest, tmp_path: Path) -> Enter:
+    tools: JavaTools = request.getfixturevalue("java_tools")
+
+    def enter(endpoint: Endpoint, mechanism: str, user: str, password: str) -> str | None:
+        config = tmp_path / "client.properties"
+        # Java reads files of properties as Latin-1.
+        config.write_text(properties_text(settings_of(endpoint, mechanism, user, password)), "latin-1")
+        done = tools.run(
+            "org.apache.kafka.tools.TopicCommand", "--list", "--bootstrap-server", endpoint.bootstrap,
+            "--command-config", str(config), check=False,
+        )  # fmt: skip
+        return None if "sent" in done.stdout.split() else done.stdout + done.stderr
+
+    return enter
+
+
+CLIENTS: Final[dict[str, Enter | None]] = {
+    "ours": ours, "librdkafka": librdkafka, "kafka-python": kafka_python, "aiokafka": aio, "java": None,
+}  # fmt: skip
+ENTRIES: Final = pairwise(
+    [
+        (*entry, listener)
+        for entry in itertools.product(CLIENTS, MECHANISMS)
+        for listener in ("SASL_SSL", "SASL_PLAINTEXT")
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("client", "mechanism", "listener"),
+    [pytest.param(*entry, marks=[pytest.mark.kafka] if entry[0] == "java" else []) for entry in ENTRIES],
+)
 def test_the_right_password_is_taken_and_others_are_not(
-    broker: SaslBroker, client: Callable[..., str | None], mechanism: str
+    broker: SaslBroker, request: pytest.FixtureRequest, client: str, mechanism: str, listener: str
 ) -> None:
-    user, password = credentials(mechanism)
-    assert client(broker.bootstrap, mechanism, user, password) is None
+    enter: Enter = CLIENTS[client] or request.getfixturevalue("java")
+    endpoint, (user, password) = broker.endpoints[listener], credentials(mechanism)
+    assert enter(endpoint, mechanism, user, password) is None
     for wrong in ((user, "wrong-canary"), ("nobody", password)):
-        reason = client(broker.bootstrap, mechanism, *wrong)
+        reason = enter(endpoint, mechanism, *wrong)
         assert reason is not None, wrong
-        assert client in (kafka_python, aio) or "uthentication failed" in reason
+        assert client in ("kafka-python", "aiokafka") or "uthentication failed" in reason
 
 
 @pytest.fixture
@@ -453,43 +480,3 @@ def test_what_an_old_tool_writes_into_the_registry_is_followed(pair: Pair) -> No
             return not refuses(bootstrap, SCRAM_256, "ivan", "ivan-pass")
 
         wait_until(is_known, "the broker follows the notice")
-
-
-@pytest.mark.kafka
-def test_sasl_over_tls(tmp_path: Path, java_tools: JavaTools) -> None:
-    """The principal is SASL's, and the credentials are read by no one on the way."""
-    authority = Authority(tmp_path / "certificates", "authority")
-    certificate = authority.issue("broker", *LOOPBACK)
-    overrides = {
-        "listeners": f"SASL_SSL://127.0.0.1:{free_ports(1)[0]}",
-        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-        "listener.name.sasl_ssl.plain.sasl.jaas.config": USERS_OF_PLAIN,
-        "ssl.keystore.location": certificate.pem_file(),
-        "ssl.keystore.type": "PEM",
-    }
-    trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(authority.pem_file())}
-    with BrokerProcess(tmp_path / "data", overrides=overrides) as broker:
-
-        def settings(mechanism: str, user: str, password: str) -> dict[str, str]:
-            return settings_of(broker.bootstrap, mechanism, user, password) | trust | {"security.protocol": "SASL_SSL"}
-
-        with Admin(settings(PLAIN, ADMIN, ADMIN_PASSWORD)) as admin:
-            admin.create_topic("sent", 1, 1)
-            admin.set_password(USER, "carol-pass")
-        for mechanism, user, password in ((PLAIN, ADMIN, ADMIN_PASSWORD), (SCRAM_512, USER, "carol-pass")):
-            with Admin(settings(mechanism, user, password)) as admin:
-                assert admin.list_topics() == ["sent"]
-            with Admin(settings(mechanism, user, "wrong")) as admin, pytest.raises(SaslAuthenticationFailed):
-                admin.list_topics()
-            theirs = in_librdkafkas_words(broker.bootstrap, mechanism, user, password)
-            theirs |= {"security.protocol": "SASL_SSL", "ssl.ca.location": trust["ssl.truststore.location"]}
-            assert reason_of_refusal(theirs) is None
-            assert "uthentication failed" in str(reason_of_refusal({**theirs, "sasl.password": "wrong"}))
-            config = tmp_path / "client.properties"
-            config.write_text(properties_text(settings(mechanism, user, password)))
-            listed = java_tools.run(
-                "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", broker.bootstrap, "--command-config",
-                str(config), "--list",
-            )  # fmt: skip
-            assert listed.stdout.split() == ["sent"]
-        assert "sent credentials of users over listener" not in broker.stderr_path.read_text()

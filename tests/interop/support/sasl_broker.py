@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.processes.free_ports import free_ports
+from tests.lab.certificates import LOOPBACK, Authority
 
 PLAIN: Final = "PLAIN"
 SCRAM_256: Final = "SCRAM-SHA-256"
@@ -23,63 +24,109 @@ _MODULES: Final = {
 USERS_OF_PLAIN: Final = f'{_MODULES[PLAIN]} required user_{ADMIN}="{ADMIN_PASSWORD}";'
 
 
-class SaslBroker(BrokerProcess):
-    """A broker with a listener SASL_PLAINTEXT, another one REAUTH whose sessions last LIFETIME_MS, and a PLAINTEXT one.
+class Endpoint(NamedTuple):
+    """A listener's address; with TLS also the file of the authority that its certificate is from (PEM)."""
 
-    ADMIN authenticates by PLAIN; a test adds others.
+    bootstrap: str
+    authority: Path | None = None
+
+    @property
+    def protocol(self) -> str:
+        return "SASL_PLAINTEXT" if self.authority is None else "SASL_SSL"
+
+
+class SaslBroker(BrokerProcess):
+    """A broker with a listener SASL_PLAINTEXT, another one REAUTH whose sessions last LIFETIME_MS, SASL_SSL, and
+    PLAINTEXT. ``endpoints`` has the first and the third by name.
+
+    ADMIN authenticates by PLAIN at each; a test adds others.
     """
 
     def __init__(self, data_dir: Path, **more: object) -> None:
-        ports = free_ports(3)
+        ports = free_ports(4)
+        authority = Authority(data_dir.with_name(f"{data_dir.name}-certificates"), "ours")
         super().__init__(
             data_dir,
             overrides={
                 "listeners": ",".join(
                     f"{name}://127.0.0.1:{port}"
-                    for name, port in zip(("SASL_PLAINTEXT", "REAUTH", "PLAINTEXT"), ports, strict=True)
+                    for name, port in zip(("SASL_PLAINTEXT", "REAUTH", "PLAINTEXT", "SASL_SSL"), ports, strict=True)
                 ),
                 "listener.security.protocol.map": "REAUTH:SASL_PLAINTEXT",
                 "sasl.enabled.mechanisms": ",".join(MECHANISMS),
                 "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS_OF_PLAIN,
+                "listener.name.sasl_ssl.plain.sasl.jaas.config": USERS_OF_PLAIN,
                 "listener.name.reauth.plain.sasl.jaas.config": USERS_OF_PLAIN,
                 "listener.name.reauth.connections.max.reauth.ms": LIFETIME_MS,
+                "ssl.keystore.location": authority.issue("broker", *LOOPBACK).pem_file(),
                 "logging.level": "DEBUG",
                 **more,
             },
         )
-        self.reauth, self.plaintext = (f"127.0.0.1:{port}" for port in ports[1:])
+        self.reauth, self.plaintext = (f"127.0.0.1:{port}" for port in ports[1:3])
+        self.endpoints = {
+            "SASL_PLAINTEXT": Endpoint(f"127.0.0.1:{ports[0]}"),
+            "SASL_SSL": Endpoint(f"127.0.0.1:{ports[3]}", authority.pem_file()),
+        }
+
+
+def words_of_kafka(endpoint: Endpoint, mechanism: str) -> dict[str, str]:
+    """Return how a client enters, without its credentials, in Kafka's words."""
+    words = {
+        "bootstrap.servers": endpoint.bootstrap,
+        "security.protocol": endpoint.protocol,
+        "sasl.mechanism": mechanism,
+    }
+    trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(endpoint.authority)}
+    return words if endpoint.authority is None else words | trust
+
+
+def words_of_librdkafka(endpoint: Endpoint, mechanism: str) -> dict[str, Any]:
+    """Return the same in librdkafka's words."""
+    words = {
+        "bootstrap.servers": endpoint.bootstrap,
+        "security.protocol": endpoint.protocol,
+        "sasl.mechanism": mechanism,
+    }
+    return words if endpoint.authority is None else words | {"ssl.ca.location": str(endpoint.authority)}
+
+
+def words_of_python(endpoint: Endpoint, mechanism: str) -> dict[str, Any]:
+    """Return the same in kafka-python's words; ``aiokafka_client`` takes them, too."""
+    words = {
+        "bootstrap_servers": endpoint.bootstrap,
+        "security_protocol": endpoint.protocol,
+        "sasl_mechanism": mechanism,
+    }
+    return words if endpoint.authority is None else words | {"ssl_cafile": str(endpoint.authority)}
 
 
 def settings_of(
-    bootstrap: str, mechanism: str = PLAIN, user: str = ADMIN, password: str = ADMIN_PASSWORD
+    bootstrap: str | Endpoint, mechanism: str = PLAIN, user: str = ADMIN, password: str = ADMIN_PASSWORD
 ) -> dict[str, str]:
-    """Return a client's settings in Kafka's words."""
+    """Return a client's settings in Kafka's words; the listener at a bare address has no TLS."""
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')
-    return {
-        "bootstrap.servers": bootstrap,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": mechanism,
-        "sasl.jaas.config": f'{_MODULES[mechanism]} required username="{user}" password="{quoted}";',
-    }
+    jaas = f'{_MODULES[mechanism]} required username="{user}" password="{quoted}";'
+    return {**words_of_kafka(_endpoint(bootstrap), mechanism), "sasl.jaas.config": jaas}
 
 
-def in_librdkafkas_words(bootstrap: str, mechanism: str, user: str, password: str) -> dict[str, Any]:
+def in_librdkafkas_words(bootstrap: str | Endpoint, mechanism: str, user: str, password: str) -> dict[str, Any]:
     """Return the same settings as librdkafka has them."""
     return {
-        "bootstrap.servers": bootstrap,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": mechanism,
+        **words_of_librdkafka(_endpoint(bootstrap), mechanism),
         "sasl.username": user,
         "sasl.password": password,
     }
 
 
-def in_pythons_words(bootstrap: str, mechanism: str, user: str, password: str) -> dict[str, Any]:
+def in_pythons_words(bootstrap: str | Endpoint, mechanism: str, user: str, password: str) -> dict[str, Any]:
     """Return the same settings as kafka-python and aiokafka have them."""
     return {
-        "bootstrap_servers": bootstrap,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": mechanism,
+        **words_of_python(_endpoint(bootstrap), mechanism),
         "sasl_plain_username": user,
         "sasl_plain_password": password,
     }
+
+
+def _endpoint(bootstrap: str | Endpoint) -> Endpoint:
+    return Endpoint(bootstrap) if isinstance(bootstrap, str) else bootstrap
