@@ -145,7 +145,7 @@ class BrokerStart:
         context = make_context(given, ground, storage, registry, topics, coordinators, groups, listeners)
         meter = None if ground.meters is None else ground.meters.requests
         watch = watch_for(self.config["request.log.slow.ms"], meter)
-        dispatcher = Dispatcher(context, meter=watch, quotas=ground.quotas.clients)
+        dispatcher = Dispatcher(context, watch=watch, quotas=ground.quotas.clients)
         replication = start_replication(given, ground, storage, registry, context)
         if ground.metrics is not None:
             ground.metrics.serve_broker(context, acceptor, replication)

@@ -23,10 +23,9 @@ What cannot be answered closes the connection, as in Kafka: an unknown API or ve
 and a bug in a handler, whose traceback is logged. The layout of an answer to an unknown version is unknown; only
 ApiVersions has one.
 
-Decisions about requests apart from their content (metrics) come in as an ``exchange.Oversight``: it sees the header
-before anything else is read, and the body before the handler. An exchange gets its client's quota, if the client has
-one. Rights are asked for by handlers, item by item (``exchange.may``): one request may name topics of which its client
-may use some only.
+A ``slow_requests.RequestWatch`` chooses what learns the times of an exchange. An exchange gets its client's quota, if
+the client has one. Rights are asked for by handlers, item by item (``exchange.may``): one request may name topics of
+which its client may use some only.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from spark_kafkalite.broker.authentication.authentication import AuthenticationR
 from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.session import COMPLETE, Handshake, Session
-from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Quota
+from spark_kafkalite.broker.requests.exchange import Exchange, Quota
 from spark_kafkalite.broker.requests.slow_requests import RequestWatch
 from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import FrameError
@@ -161,15 +160,13 @@ class Dispatcher:
         self,
         context: BrokerContext,
         apis: Mapping[int, ServedApi] = SERVED_APIS,
-        oversight: Oversight | None = None,
-        meter: RequestWatch | None = None,
+        watch: RequestWatch | None = None,
         quotas: QuotaSource | None = None,
     ) -> None:
-        """``apis`` are those served, by key. ``meter`` counts requests where no oversight sees them all."""
+        """``apis`` are those served, by key."""
         self._context = context
         self._apis = apis
-        self._oversight = oversight
-        self._meter = meter
+        self._watch = watch
         self._quotas = quotas
         self._tasks: set[asyncio.Task[None]] = set()
         # What ends the work that one slice did not finish.
@@ -183,18 +180,12 @@ class Dispatcher:
         if session.handshake is not COMPLETE and self._serve_token(connection, frame):
             return
         header, position = read_request_header(frame)
-        oversight = self._oversight
         key, version, _, _ = header
         api = self._apis.get(key)
-        if self._meter is not None and api is not None and oversight is None:
-            seen_by = self._meter.next(key)
-            exchange = Exchange(connection, header, len(frame), seen_by)
-            if seen_by is not None:
-                exchange.started()
-        else:
-            exchange = Exchange(connection, header, len(frame), oversight)
-        if oversight is not None:
-            oversight.admit(exchange)
+        seen_by = None if self._watch is None or api is None else self._watch.next(key)
+        exchange = Exchange(connection, header, len(frame), seen_by)
+        if seen_by is not None:
+            exchange.started()
         if self._quotas is not None and self._quotas.are_set:
             exchange.quota = self._quotas.of(connection.session, exchange.client_id)
         if session.fetch_session is not None:
@@ -260,8 +251,6 @@ class Dispatcher:
         exchange.answer(([said.token], len(said.token)))
 
     def _serve_raw(self, api: ServedApi, exchange: Exchange, frame: memoryview, position: int) -> None:
-        if self._oversight is not None and self._is_refused(exchange, frame[position:]):
-            return
         response = api.handler(self._context, exchange, frame, position)
         if type(response) is GeneratorType:
             # A Produce takes little more than its own bytes, which are counted, and waits for nobody's large request.
@@ -271,8 +260,6 @@ class Dispatcher:
             exchange.answer(response)
 
     def _serve_small(self, api: ServedApi, exchange: Exchange, message: ApiMessage) -> None:
-        if self._oversight is not None and self._is_refused(exchange, message):
-            return
         if api.groups_of is not None and not self._context.coordinators[GROUPS].coordination.is_certain:
             self._start(exchange, self._when_confirmed(api, exchange, message))
         elif api.is_coroutine:
@@ -292,8 +279,6 @@ class Dispatcher:
         is_inside = True
         try:
             message = yield from decode_request_in_slices(exchange.api_key, exchange.api_version, frame, position)
-            if self._oversight is not None and self._is_refused(exchange, message):
-                return None
             if api.groups_of is not None and not self._context.coordinators[GROUPS].coordination.is_certain:
                 # It waits for followers, and not inside.
                 self._start(exchange, self._when_confirmed(api, exchange, message), message)
@@ -333,18 +318,6 @@ class Dispatcher:
         if api.is_coroutine:
             return await answer
         return await context.work(exchange, answer) if api.is_work else answer
-
-    def _is_refused(self, exchange: Exchange, body: ApiMessage | memoryview) -> bool:
-        """Ask the oversight whether a request is served, and answer it if not; the handler is next if it is."""
-        assert self._oversight is not None
-        exchange.started()
-        refusal = self._oversight.refusal(exchange, body)
-        if refusal is None:
-            return False
-        if exchange.quota is not None:
-            self._throttle(exchange, refusal)
-        exchange.answer(encode_response(refusal, exchange.api_version, exchange.correlation_id))
-        return True
 
     def _throttle(self, exchange: Exchange, answer: ApiMessage) -> None:
         """Write into an answer for how long its client is kept waiting after it."""

@@ -4,9 +4,9 @@ A handler gets the exchange together with the request's body. :meth:`Exchange.an
 later after :meth:`Exchange.defer`, which keeps the answer's place in the connection's order. A handler that cannot
 answer closes the connection (:meth:`Exchange.close`).
 
-An :class:`Oversight` decides about requests apart from their content: it may refuse them, and sees their outcome.
-Metrics are one; without an oversight an exchange takes no times and costs nothing for it. A client's :class:`Quota`
-decides how long the client is throttled after an answer. Rights are asked for by handlers, item by item.
+An :class:`Oversight`, such as metrics, learns the times of an exchange; without one they are not taken, which costs
+nothing. A client's :class:`Quota` decides how long the client is throttled after an answer. Rights are asked for by
+handlers, item by item.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from spark_kafkalite.net.outbox import Response
 from spark_kafkalite.net.request_memory import KeptMemory
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.header import RequestHeader
-from spark_kafkalite.wire.message import ApiMessage
 from spark_kafkalite.wire.rights import refused
 
 # All that can be done with each type of resource, as bits.
@@ -85,25 +84,13 @@ class Carrier(Protocol):
         ...
 
 
-class Oversight:
-    """Sees every exchange; by itself lets all of them pass.
-
-    The methods are called in this order, each at most once for an exchange, and must not block.
-    """
-
-    def admit(self, exchange: Exchange) -> None:
-        """Check the header, before anything of the body is read. Raises FrameError to close the connection."""
-
-    def refusal(self, exchange: Exchange, body: ApiMessage | memoryview) -> ApiMessage | None:
-        """Return the answer to a request that is not to be served, None for one that is.
-
-        ``body`` is the decoded message, or the bytes of one that its handler reads itself; it must not be kept.
-        """
-        return None
+class Oversight(Protocol):
+    """Learns the times of exchanges. Must not block."""
 
     def ended(self, exchange: Exchange, times: Times) -> None:
         """Take note of the times: the last byte of the answer was sent, or the connection closed before (``sent_s``
-        0)."""
+        0). Once for an exchange."""
+        ...
 
 
 class Quota(Protocol):

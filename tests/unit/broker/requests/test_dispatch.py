@@ -16,8 +16,9 @@ from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, Dispatcher, ServedApi
-from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Quota
+from spark_kafkalite.broker.requests.exchange import Exchange, Quota
 from spark_kafkalite.broker.requests.gate import AT_ONCE, Gate
+from spark_kafkalite.broker.requests.slow_requests import RequestWatch
 from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.net.request_memory import RequestMemory
 from spark_kafkalite.slices import PASS_S, SLICE_S, Slices, Work
@@ -48,14 +49,14 @@ class QuotaOfAll:
 class World:
     """A dispatcher with handlers of the test's own, on the running loop."""
 
-    def __init__(self, oversight: Oversight | None = None, quota: Quota | None = None) -> None:
+    def __init__(self, watch: RequestWatch | None = None, quota: Quota | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         # Each reading of the clock, one a step of work, takes ten microseconds; handlers take more of it.
         self.clock = SliceClock(reading_s=1e-5)
         slices = Slices(self.loop, self.clock)
         self.context: Any = SimpleNamespace(loop=self.loop, slices=slices, gate=Gate(slices.now), clock=self.clock)
         self.apis: dict[int, ServedApi] = {}
-        self.dispatcher = Dispatcher(self.context, self.apis, oversight, quotas=QuotaOfAll(quota) if quota else None)
+        self.dispatcher = Dispatcher(self.context, self.apis, watch, quotas=QuotaOfAll(quota) if quota else None)
 
     def serve(
         self,
@@ -159,9 +160,9 @@ def busy(context: Any, slices: int) -> Iterator[None]:
         yield None
 
 
-def run(scenario: Callable[[World], Any], oversight: Oversight | None = None, *, quota: Quota | None = None) -> None:
+def run(scenario: Callable[[World], Any], watch: RequestWatch | None = None, *, quota: Quota | None = None) -> None:
     async def main() -> None:
-        await scenario(World(oversight, quota))
+        await scenario(World(watch, quota))
 
     asyncio.run(main())
 

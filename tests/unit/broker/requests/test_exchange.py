@@ -1,4 +1,4 @@
-"""Exchanges under an oversight that refuses, or that counts; under a quota that delays; and sessions."""
+"""Exchanges that are counted; under a quota that delays; and sessions."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Times
+from spark_kafkalite.broker.requests.exchange import Exchange, Times
 from spark_kafkalite.broker.requests.handlers import api_versions
-from spark_kafkalite.errors import FrameError
 from spark_kafkalite.log.segments.sending import Sending
 from spark_kafkalite.net.outbox import FileRange
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire import codec
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
-from spark_kafkalite.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
-from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from spark_kafkalite.wire.messages.produce import ProduceRequest, ProduceResponse, TopicProduceData
+from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsResponse
+from spark_kafkalite.wire.messages.heartbeat import HeartbeatResponse
+from spark_kafkalite.wire.messages.produce import ProduceRequest, TopicProduceData
 from tests.unit.broker.network.test_connection import FakeFile
 from tests.unit.broker.requests.test_dispatch import (
     DELETE_GROUPS,
@@ -38,24 +37,6 @@ PRODUCE = ApiKey.PRODUCE
 REFUSED = 29
 
 
-class Refusing(Oversight):
-    """Lets nobody delete groups whose names begin with "secret", and closes who asks for a heartbeat."""
-
-    def admit(self, exchange: Exchange) -> None:
-        if exchange.api_key == HEARTBEAT:
-            raise FrameError("prove who you are first")
-
-    def refusal(self, exchange: Exchange, body: Any) -> Any:
-        if isinstance(body, DeleteGroupsRequest):
-            if any(name.startswith("secret") for name in body.groups_names):
-                return DeleteGroupsResponse(
-                    results=[DeletableGroupResult(group_id=name, error_code=REFUSED) for name in body.groups_names]
-                )
-        elif isinstance(body, memoryview) and b"secret" in bytes(body):
-            return ProduceResponse()
-        return None
-
-
 class Delaying:
     def __init__(self, throttle_ms: int = 500) -> None:
         self.throttle_ms = throttle_ms
@@ -71,7 +52,10 @@ class Delaying:
         return self.throttle_ms
 
 
-class Counting(Oversight):
+class Counting:
+    def next(self, api_key: int) -> Counting:
+        return self
+
     def __init__(self) -> None:
         self.ended_exchanges: list[Exchange] = []
         self.times: list[Times] = []
@@ -96,64 +80,6 @@ def never(*_: Any) -> Any:
 
 def produce_of(topic: str) -> ProduceRequest:
     return ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic)])
-
-
-# Refusing -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [1, 20_000])
-def test_a_refused_request_is_answered_in_its_own_layout_and_its_handler_not_called(count: int) -> None:
-    async def scenario(world: World) -> None:
-        world.serve(DELETE_GROUPS, never)
-        client = world.connect()
-        client.send(DeleteGroupsRequest(groups_names=["secret", *names(count).groups_names]))
-        await client.until(lambda: client.answers() == [1])
-        (answer,) = answered(client)
-        assert [result.error_code for result in answer.results] == [REFUSED] * (count + 1)
-        assert client.owner.memory.used_bytes == 0
-
-    run(scenario, Refusing())
-
-
-def test_what_is_not_refused_is_served() -> None:
-    async def scenario(world: World) -> None:
-        world.serve(DELETE_GROUPS, echo)
-        client = world.connect()
-        client.send(names(3))
-        assert [result.error_code for result in answered(client)[0].results] == [0, 0, 0]
-
-    run(scenario, Refusing())
-
-
-def test_a_request_whose_handler_reads_it_itself_is_refused_by_its_bytes() -> None:
-    served = []
-
-    def raw(_: Any, exchange: Exchange, frame: memoryview, position: int) -> bytes:
-        served.append(exchange.correlation_id)
-        return b"\0\0\0\2"
-
-    async def scenario(world: World) -> None:
-        world.serve(PRODUCE, raw, raw=True)
-        client = world.connect()
-        client.send(produce_of("secret"), produce_of("open"), version=9)
-        await client.until(lambda: client.answers() == [1, 2])
-        assert served == [2]
-
-    run(scenario, Refusing())
-
-
-def test_a_client_that_is_not_admitted_is_closed_before_its_request_is_read() -> None:
-    async def scenario(world: World) -> None:
-        world.serve(HEARTBEAT, never)
-        client = world.connect()
-        # A body that nobody could read.
-        header = codec.encode_request(HeartbeatRequest(), 2, 1, None)[:10]
-        client.channel.incoming.append(struct.pack(">i", 20) + header + b"\xff" * 10)
-        client.read()
-        ((reason, hostile),) = client.owner.closed
-        assert "prove who you are first" in reason and hostile
-
-    run(scenario, Refusing())
 
 
 # Delaying -------------------------------------------------------------------------------------------------------------
@@ -324,7 +250,7 @@ def test_without_a_quota_that_counts_time_work_stays_as_it_is() -> None:
 
 
 def test_the_times_of_an_exchange_are_in_order_until_its_last_byte_has_left() -> None:
-    oversight = Counting()
+    watch = Counting()
     waiting: list[Exchange] = []
 
     def raw(_: Any, exchange: Exchange, frame: memoryview, position: int) -> None:
@@ -341,21 +267,21 @@ def test_the_times_of_an_exchange_are_in_order_until_its_last_byte_has_left() ->
         client.channel.room = 30
         waiting[0].answer(([b"head", FileRange(FakeFile(), 0, 50, Sending())], 54))
         client.fake.run_soon()
-        assert oversight.ended_exchanges == [], "some of the file has not left"
+        assert watch.ended_exchanges == [], "some of the file has not left"
         client.fake.now = 107.0
         client.channel.room = 1000
         assert client.fake.writer is not None
         client.fake.writer()
-        (times,) = oversight.times
+        (times,) = watch.times
         assert (times.arrived_s, times.started_s, times.deferred_s) == (100.0, 100.0, 100.0)
         assert (times.answered_s, times.sent_s, times.waited_s) == (103.0, 107.0, 3.0)
         client.connection.close("gone")
-        assert [one.correlation_id for one in oversight.ended_exchanges] == [1, 2]
-        assert oversight.times[1].sent_s == 0.0
+        assert [one.correlation_id for one in watch.ended_exchanges] == [1, 2]
+        assert watch.times[1].sent_s == 0.0
         waiting[1].answer(b"nobody is there")
-        assert len(oversight.ended_exchanges) == 2
+        assert len(watch.ended_exchanges) == 2
 
-    run(scenario, oversight)
+    run(scenario, watch)
 
 
 def slow(context: Any, exchange: Exchange, message: Any) -> Work[DeleteGroupsResponse]:
@@ -377,25 +303,25 @@ def says_nothing(_: Any, exchange: Exchange, frame: memoryview, position: int) -
     [(echo, False, 3), (slow, False, 3), (waits, False, 3), (echo, False, 20_000), (says_nothing, True, 1)],
 )
 def test_every_exchange_ends_exactly_once(handler: Callable[..., Any], raw: bool, count: int) -> None:
-    oversight = Counting()
+    watch = Counting()
 
     async def scenario(world: World) -> None:
         world.serve(DELETE_GROUPS, handler, raw=raw)
         client = world.connect()
         client.send(names(count), names(1), names(count))
-        await client.until(lambda: len(oversight.ended_exchanges) == 3)
-        assert sorted(one.correlation_id for one in oversight.ended_exchanges) == [1, 2, 3]
-        assert all(one.sent_s >= one.answered_s >= one.started_s > 0 for one in oversight.times)
+        await client.until(lambda: len(watch.ended_exchanges) == 3)
+        assert sorted(one.correlation_id for one in watch.ended_exchanges) == [1, 2, 3]
+        assert all(one.sent_s >= one.answered_s >= one.started_s > 0 for one in watch.times)
         client.connection.close("gone")
         await asyncio.sleep(0)
-        assert len(oversight.ended_exchanges) == 3
+        assert len(watch.ended_exchanges) == 3
 
-    run(scenario, oversight)
+    run(scenario, watch)
 
 
 @pytest.mark.parametrize("handler", [slow, waits])
 def test_exchanges_of_a_connection_that_closes_end_unsent(handler: Callable[..., Any]) -> None:
-    oversight = Counting()
+    watch = Counting()
 
     async def scenario(world: World) -> None:
         world.serve(DELETE_GROUPS, handler)
@@ -404,14 +330,14 @@ def test_exchanges_of_a_connection_that_closes_end_unsent(handler: Callable[...,
         client.connection.close("gone")
         for _ in range(100):
             await asyncio.sleep(0)
-        (times,) = oversight.times
+        (times,) = watch.times
         assert times.sent_s == 0.0
         assert client.owner.memory.used_bytes == 0
 
-    run(scenario, oversight)
+    run(scenario, watch)
 
 
-def test_without_an_oversight_no_times_are_taken() -> None:
+def test_without_a_watch_no_times_are_taken() -> None:
     seen: list[Exchange] = []
 
     def handler(_: Any, exchange: Exchange, message: Any) -> HeartbeatResponse:
