@@ -214,6 +214,7 @@ class BrokerProcess(_ServerProcess):
         tls: bool = False,
         sasl: str | None = None,
         security: SecureDirectory | None = None,
+        config: Path | None = None,
     ) -> None:
         """Prepare a broker; ``start()`` or ``with`` starts it.
 
@@ -223,10 +224,12 @@ class BrokerProcess(_ServerProcess):
 
         ``tls`` gives the listener TLS, and ``sasl`` (SCRAM-SHA-256 or SCRAM-SHA-512) a user; with ``tls`` alone clients
         authenticate by a certificate. ``client_settings`` then has what a client needs. ``security`` takes the place of
-        both; its user is the caller's to add.
+        both; its user is the caller's to add. ``config`` is a file of settings below all others, which other users of
+        the host do not see, as they see the command.
         """
         super().__init__(data_dir, port=port, command_prefix=command_prefix, environment=environment)
         self.overrides = dict(overrides or {})
+        self._config = config
         if "broker.id" in self.overrides:
             self._what = f"broker-{self.overrides['broker.id']}"
         self._registry_port = registry_port
@@ -300,13 +303,18 @@ class BrokerProcess(_ServerProcess):
 
     def _command(self) -> list[str]:
         pairs = [part for name, value in self.settings.items() for part in ("--override", f"{name}={value}")]
-        return [sys.executable, "-m", "spark_kafkalite.cli", "broker", *pairs]
+        config = [] if self._config is None else ["--config", str(self._config)]
+        return [sys.executable, "-m", "spark_kafkalite.cli", "broker", *config, *pairs]
 
 
 class RegistryProcess(_ServerProcess):
-    """One ``kafkalite registry`` process; a context manager. ``connect`` is its connect string."""
+    """One ``kafkalite registry`` process; a context manager. ``connect`` is its connect string.
+
+    ``digest_file`` has the ``USER:PASSWORD`` that its clients have to know; without one it is open.
+    """
 
     _what = "registry"
+    digest_file: Path | None = None
 
     @property
     def connect(self) -> str:
@@ -314,6 +322,8 @@ class RegistryProcess(_ServerProcess):
 
     def _command(self) -> list[str]:
         where = ["--data", str(self.data_dir), "--port", str(self.port)]
+        if self.digest_file is not None:
+            where += ["--digest-file", str(self.digest_file)]
         return [sys.executable, "-m", "spark_kafkalite.cli", "registry", *where]
 
 

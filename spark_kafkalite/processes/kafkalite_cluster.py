@@ -69,7 +69,7 @@ class KafkaliteCluster:
         place of one on ``registry_port``.
 
         ``tls`` and ``sasl`` secure all listeners, as of a :class:`BrokerProcess`; ``client_settings`` then has what a
-        client needs.
+        client needs. The registry, unless it is given, then asks for the password in ``registry.digest_file``.
         """
         if size < 1:
             raise ValueError(f"a cluster of {size} brokers: it needs at least one")
@@ -87,6 +87,12 @@ class KafkaliteCluster:
         self._store: Store | None = None
         secured = tls or sasl is not None
         self.security = SecureDirectory(data_dir / "security", tls=tls, sasl=sasl) if secured else None
+        # Of the registry: who can write there is any user, with any rights.
+        self._digest: str | None = None
+        self._broker_config: Path | None = None
+        if self.security is not None and registry is None:
+            self._digest, self._broker_config = self.security.write_registry_files()
+            self.registry.digest_file = self.security.registry_digest_file
 
     @property
     def client_settings(self) -> dict[str, str]:
@@ -318,7 +324,8 @@ class KafkaliteCluster:
         if self._store is not None and self._store.state is SessionState.LOST:
             self._close_store()
         if self._store is None:
-            self._store = open_zookeeper(self.registry.connect)
+            auth = None if self._digest is None else ("digest", self._digest)
+            self._store = open_zookeeper(self.registry.connect, auth=auth)
         return self._store
 
     def _close_store(self) -> None:
@@ -348,6 +355,7 @@ class KafkaliteCluster:
             environment=self._environment,
             command_prefix=self._command_prefix_of.get(number, self._command_prefix),
             security=self.security,
+            config=self._broker_config,
         )
 
     @property

@@ -1,8 +1,9 @@
 """A directory with all that a first secured broker, or a cluster on one host, and its clients need.
 
-It has an authority, a certificate for each broker, a client's certificate, the password of the user ``admin``, and
-files with the settings of clients. A file that exists is kept, so a broker that starts again has the same ones. A
-broker's certificate is issued again if it ends within a month, or does not name a host that the broker has now.
+It has an authority, a certificate for each broker, a client's certificate, the password of the user ``admin``, for a
+cluster also that of its registry, and files with the settings of clients. A file that exists is kept, so a broker that
+starts again has the same ones. A broker's certificate is issued again if it ends within a month, or does not name a
+host that the broker has now.
 
 Keys and files with secrets have the mode 0600, and the directory 0700.
 """
@@ -87,6 +88,28 @@ class SecureDirectory:
                 "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
             }
         return settings
+
+    @property
+    def registry_digest_file(self) -> Path:
+        """The file that holds ``USER:PASSWORD``, by which brokers authenticate to a registry of their own."""
+        return self.path / "registry.digest"
+
+    def write_registry_files(self) -> tuple[str, Path]:
+        """Return what :attr:`registry_digest_file` holds, and a file with it as a setting of brokers.
+
+        Makes the first one if it is missing. Raises ConfigError.
+        """
+        settings = self.path / "registry.properties"
+        try:
+            if not self.registry_digest_file.exists():
+                _write_secret(self.registry_digest_file, f"brokers:{secrets.token_urlsafe(24)}\n".encode())
+            digest = self.registry_digest_file.read_text(encoding="ascii").strip()
+            _write_secret(settings, properties_text({"zookeeper.digest": digest}).encode())
+        except OSError as error:
+            raise ConfigError(f"{error.filename}: cannot be read or written: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{self.registry_digest_file}: must hold one line of ASCII, USER:PASSWORD") from None
+        return digest, settings
 
     def client_settings(self) -> dict[str, str]:
         """Return the settings of our clients and of Java's, without ``bootstrap.servers``."""

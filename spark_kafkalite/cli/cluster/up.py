@@ -112,8 +112,8 @@ def up(
     ends. Topics have as many replicas as there are brokers, three at most. When all brokers serve, one line has the
     addresses to connect to: 'kafkalite cluster ready on HOST:PORT,...'.
 
-    With --secure all listeners are SASL_SSL. The authority, the certificates, the user admin and the settings of
-    clients are made with the first start, in the directory 'security' of the data.
+    With --secure all listeners are SASL_SSL, and the registry asks for a password. The authority, the certificates, the
+    user admin and the settings of clients are made with the first start, in the directory 'security' of the data.
 
     The command reports a broker that ends; the others go on. The registry also goes on for brokers that you start again
     by hand. End these first, because Ctrl-C stops their registry. Their data stays then, wherever it is.
@@ -190,6 +190,7 @@ def _in_one_line(failure: str) -> str:
 
 def _run(cluster: KafkaliteCluster, stopping: _Stop, *, keep: bool) -> int:
     """Print the addresses, watch the processes until a signal asks to stop, and stop in order if the data is kept."""
+    from spark_kafkalite.cli.output import said
     from spark_kafkalite.cli.secure import tell_of_files
 
     stopping.only_note()
@@ -198,6 +199,7 @@ def _run(cluster: KafkaliteCluster, stopping: _Stop, *, keep: bool) -> int:
         click.echo(f"kafkalite broker {number} ready on {broker.bootstrap} (pid {broker.pid})")
     if cluster.security is not None:
         tell_of_files(cluster.security, cluster.bootstrap)
+        said(f"  {cluster.security.registry_digest_file} (the registry's USER:PASSWORD, for --digest-file)")
     click.echo(f"kafkalite cluster ready on {cluster.bootstrap}")
     code = _watch(cluster, stopping.wanted)
     if keep and not code:

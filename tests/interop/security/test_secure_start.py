@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +16,12 @@ import confluent_kafka.admin
 import pytest
 
 from spark_kafkalite import Admin, Consumer, Producer
-from spark_kafkalite.errors import KafkaliteError, SaslAuthenticationFailed
+from spark_kafkalite.errors import KafkaliteError, RegistryError, SaslAuthenticationFailed
 from spark_kafkalite.processes.child_process import ChildProcess
 from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.registry.zookeeper import open_zookeeper
 from spark_kafkalite.settings import read_properties
 from tests.interop.support.collect import collected
 from tests.lab import apache_kafka
@@ -67,6 +69,12 @@ def test_a_secured_broker_lets_in_its_user_alone(tmp_path: Path, tls: bool, sasl
 def test_a_secured_cluster_replicates_and_survives_a_crash(tmp_path: Path, sasl: str | None) -> None:
     with KafkaliteCluster(tmp_path, tls=True, sasl=sasl) as cluster:
         goes_through(cluster.client_settings, "t")
+        # Who can write into the registry can do anything.
+        with pytest.raises(RegistryError, match="refuses this client"):
+            open_zookeeper(cluster.registry.connect)
+        assert cluster.security is not None
+        password = cluster.security.registry_digest_file.read_text().strip().partition(":")[2]
+        assert stat.S_IMODE(cluster.security.registry_digest_file.stat().st_mode) == 0o600
         victim = cluster.wait_for_leader("t")
         cluster.kill(victim)
         cluster.wait_for_leader("t", other_than=victim)
@@ -74,6 +82,8 @@ def test_a_secured_cluster_replicates_and_survives_a_crash(tmp_path: Path, sasl:
             producer.send("t", b"two").result(PATIENCE_S)
         cluster.restart(victim)
         cluster.wait_in_sync("t")
+        # Every user of the host sees the commands.
+        assert password not in Path(f"/proc/{cluster.broker(victim).pid}/cmdline").read_text()
 
 
 @pytest.fixture
