@@ -40,7 +40,6 @@ _VERSION_REASONS: Final = frozenset(
     }
 )
 _CIPHER_REASONS: Final = frozenset({"NO_SHARED_CIPHER", "NO_CIPHERS_AVAILABLE", "TLSV1_ALERT_INSUFFICIENT_SECURITY"})
-# Records of TLS begin with their type and the version's major number, 3.
 _MOST_NAMES: Final = 8
 _LONGEST_NAME: Final = 253
 
@@ -59,65 +58,55 @@ def handshake_failure(
     error: ssl.SSLError, connection: ssl.SSLObject, host: str | None, first_bytes: bytes
 ) -> SslHandshakeFailed | HandshakeFailed:
     """Return the error to raise. ``first_bytes`` are the first few that the peer sent."""
-    if connection.server_side:
-        return _failure_of_client(error, connection, first_bytes)
-    start = f"TLS with {host or 'the peer'}:"
+    is_server = connection.server_side
+    # A broker's log names the client in front of it.
+    start = "" if is_server else f"TLS with {host or 'the peer'}: "
     # The bytes tell more than OpenSSL, which names the same thing differently from version to version.
+    if len(first_bytes) >= 2 and not is_tls(first_bytes):
+        return HandshakeFailed(start + _not_tls_text(first_bytes, is_server))
+    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return HandshakeFailed(start + _closed_text(first_bytes, is_server))
+    return SslHandshakeFailed(start + _text(error, connection))
+
+
+def _not_tls_text(first_bytes: bytes, is_server: bool) -> str:
+    if is_server:
+        return "it spoke plaintext to a listener with TLS; a client of it needs security.protocol=SSL or SASL_SSL"
     if first_bytes.startswith(b"HTTP"):
-        return HandshakeFailed(
-            f"{start} an HTTP server answers there, not a broker with TLS; see the port in bootstrap.servers"
-        )
-    if len(first_bytes) >= 2 and not is_tls(first_bytes):
-        return HandshakeFailed(
-            f"{start} what answers there does not speak TLS; see the port in bootstrap.servers, or, for a listener "
-            "without TLS, set security.protocol=PLAINTEXT or SASL_PLAINTEXT"
-        )
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return SslHandshakeFailed(f"{start} {_verification_text(error, connection)}")
-    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-        if first_bytes:
-            return HandshakeFailed(f"{start} the peer closed the connection during the handshake")
-        return HandshakeFailed(
-            f"{start} the peer closed the connection without an answer, as a listener without TLS does; if it is one, "
-            "set security.protocol=PLAINTEXT or SASL_PLAINTEXT"
-        )
-    reason = error.reason or ""
-    if reason in _VERSION_REASONS:
-        return SslHandshakeFailed(
-            f"{start} no TLS version in common; we offer {_versions(connection.context)} (ssl.enabled.protocols, "
-            "ssl.protocol)"
-        )
-    if reason in _CIPHER_REASONS:
-        return SslHandshakeFailed(f"{start} no cipher suite in common (ssl.cipher.suites)")
-    if refuses_certificate(error):
-        return SslHandshakeFailed(f"{start} {_refusal_text(error, connection)}")
-    return SslHandshakeFailed(f"{start} the handshake failed: {plain_reason(error)}")
+        return "an HTTP server answers there, not a broker with TLS; see the port in bootstrap.servers"
+    return (
+        "what answers there does not speak TLS; see the port in bootstrap.servers, or, for a listener without TLS, set "
+        "security.protocol=PLAINTEXT or SASL_PLAINTEXT"
+    )
 
 
-def _failure_of_client(
-    error: ssl.SSLError, connection: ssl.SSLObject, first_bytes: bytes
-) -> SslHandshakeFailed | HandshakeFailed:
-    """Return the error to raise at a broker, for its log."""
-    if len(first_bytes) >= 2 and not is_tls(first_bytes):
-        return HandshakeFailed(
-            "it spoke plaintext to a listener with TLS; a client of it needs security.protocol=SSL or SASL_SSL"
-        )
-    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-        return HandshakeFailed("it closed the connection")
-    reason = error.reason or ""
+def _closed_text(first_bytes: bytes, is_server: bool) -> str:
+    if is_server:
+        return "it closed the connection"
+    if first_bytes:
+        return "the peer closed the connection during the handshake"
+    return (
+        "the peer closed the connection without an answer, as a listener without TLS does; if it is one, set "
+        "security.protocol=PLAINTEXT or SASL_PLAINTEXT"
+    )
+
+
+def _text(error: ssl.SSLError, connection: ssl.SSLObject) -> str:
+    is_server, reason = connection.server_side, error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return SslHandshakeFailed(_verification_text(error, connection))
+        return _verification_text(error, connection)
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return SslHandshakeFailed("it showed no certificate, and ssl.client.auth=required asks for one")
+        return "it showed no certificate, and ssl.client.auth=required asks for one"
     if reason in _VERSION_REASONS:
-        return SslHandshakeFailed(
-            f"no TLS version in common; this listener has {_versions(connection.context)} (ssl.enabled.protocols)"
-        )
+        whose = "this listener has" if is_server else "we offer"
+        settings = "ssl.enabled.protocols" if is_server else "ssl.enabled.protocols, ssl.protocol"
+        return f"no TLS version in common; {whose} {_versions(connection.context)} ({settings})"
     if reason in _CIPHER_REASONS:
-        return SslHandshakeFailed("no cipher suite in common (ssl.cipher.suites, or the kind of the broker's key)")
+        more = ", or the kind of the broker's key" if is_server else ""
+        return f"no cipher suite in common (ssl.cipher.suites{more})"
     if refuses_certificate(error):
-        return SslHandshakeFailed(_refusal_text(error, connection))
-    return SslHandshakeFailed(f"the handshake failed: {plain_reason(error)}")
+        return _refusal_text(error, connection)
+    return f"the handshake failed: {plain_reason(error)}"
 
 
 def _versions(context: ssl.SSLContext) -> str:
