@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,15 @@ def secured(directory: Path, path: Path | None, overrides: Mapping[str, object])
                 f"--secure {directory}: listener {listener.name} has the protocol {listener.protocol.value}, which is "
                 f"open; give listeners with {made.protocol.value} only, such as --override listeners={_LISTENERS}"
             )
+    if config.registry_listener is not None and config.registry_listener.digest is None:
+        raise ConfigError(
+            f"--secure {directory}: registry.listener is open: all that reach it can change topics and settings; set "
+            "registry.listener.digest=USER:PASSWORD in the file of --config"
+        )
+    for each in config.log_dirs:
+        # What is in the logs is not encrypted.
+        with contextlib.suppress(OSError):  # the broker reports it
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
     hosts = [listener.advertised_host for listener in config.listeners]
     below |= made.broker_settings(f"broker-{config.broker_id}", hosts)
     store = _registry(config)

@@ -85,11 +85,14 @@ class KafkaliteCluster:
         self._command_prefix = tuple(command_prefix)
         self._command_prefix_of = dict(command_prefix_of or {})
         self._store: Store | None = None
-        secured = tls or sasl is not None
-        self.security = SecureDirectory(data_dir / "security", tls=tls, sasl=sasl) if secured else None
+        self.security: SecureDirectory | None = None
         # Of the registry: who can write there is any user, with any rights.
         self._digest: str | None = None
         self._broker_config: Path | None = None
+        if tls or sasl is not None:
+            # The logs are not encrypted.
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.security = SecureDirectory(data_dir / "security", tls=tls, sasl=sasl)
         if self.security is not None and registry is None:
             self._digest, self._broker_config = self.security.write_registry_files()
             self.registry.digest_file = self.security.registry_digest_file

@@ -67,14 +67,14 @@ def test_a_secured_broker_lets_in_its_user_alone(tmp_path: Path, tls: bool, sasl
 
 @pytest.mark.parametrize("sasl", [None, "SCRAM-SHA-512"])
 def test_a_secured_cluster_replicates_and_survives_a_crash(tmp_path: Path, sasl: str | None) -> None:
-    with KafkaliteCluster(tmp_path, tls=True, sasl=sasl) as cluster:
+    with KafkaliteCluster(tmp_path / "cluster", tls=True, sasl=sasl) as cluster:
         goes_through(cluster.client_settings, "t")
         # Who can write into the registry can do anything.
         with pytest.raises(RegistryError, match="refuses this client"):
             open_zookeeper(cluster.registry.connect)
         assert cluster.security is not None
         password = cluster.security.registry_digest_file.read_text().strip().partition(":")[2]
-        assert stat.S_IMODE(cluster.security.registry_digest_file.stat().st_mode) == 0o600
+        assert mode_of(tmp_path / "cluster") == 0o700
         victim = cluster.wait_for_leader("t")
         cluster.kill(victim)
         cluster.wait_for_leader("t", other_than=victim)
@@ -94,6 +94,10 @@ def kafkalite_security() -> dict[str, Any]:
 def test_the_fixture_takes_how_it_is_secured(kafkalite_broker: BrokerProcess) -> None:
     assert kafkalite_broker.client_settings["security.protocol"] == "SASL_SSL"
     goes_through(kafkalite_broker.client_settings, "t")
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
 def start(tmp_path: Path, port: int, number: int) -> ChildProcess:
@@ -120,6 +124,7 @@ def test_the_files_that_secure_writes_serve_every_client(tmp_path: Path) -> None
     process = start(tmp_path, port, 1)
     secure = tmp_path / "secure"
     try:
+        assert mode_of(tmp_path / "data") == 0o700
         ours = dict(read_properties(secure / "client.properties"))
         assert ours["bootstrap.servers"] == f"127.0.0.1:{port}"
         goes_through(ours, "t")
@@ -170,15 +175,25 @@ def test_the_password_of_the_administrator_can_be_changed(tmp_path: Path) -> Non
         stop(process)
 
 
-def test_an_open_listener_is_not_secured(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        (
+            "listeners",
+            "PLAINTEXT://127.0.0.1:0",
+            "listener PLAINTEXT has the protocol PLAINTEXT, which is open; give listeners with SASL_SSL only",
+        ),
+        ("registry.listener", "127.0.0.1:0", "registry.listener is open: all that reach it can change topics"),
+    ],
+)
+def test_what_is_open_is_not_secured(tmp_path: Path, name: str, value: str, problem: str) -> None:
     done = subprocess.run(
         [
             sys.executable, "-m", "spark_kafkalite.cli", "broker", "--secure", str(tmp_path / "secure"),
-            "--override", f"log.dirs={tmp_path / 'data'}", "--override", "listeners=PLAINTEXT://127.0.0.1:0",
+            "--override", f"log.dirs={tmp_path / 'data'}", "--override", f"{name}={value}",
         ],
         capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode != 0
-    assert (
-        "listener PLAINTEXT has the protocol PLAINTEXT, which is open; give listeners with SASL_SSL only" in done.stderr
-    )
+    assert problem in done.stderr
+    assert not (tmp_path / "data").exists()

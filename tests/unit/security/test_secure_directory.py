@@ -17,6 +17,7 @@ from spark_kafkalite.security.jaas import parse_jaas
 from spark_kafkalite.security.secure_directory import SecureDirectory
 from spark_kafkalite.security.server_tls import names_host, server_context
 from spark_kafkalite.security.tls import client_context
+from spark_kafkalite.settings import read_properties
 from tests.unit.security.tls_pairs import Pair, parsed
 
 
@@ -51,6 +52,7 @@ def test_files_are_the_owners_alone_and_the_same_at_the_next_start(tmp_path: Pat
     first = SecureDirectory(path)
     first.broker_settings("broker-1", ["a.example"])
     first.write_client_files("a.example:9092")
+    first.write_registry_files()
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     public = {"ca.pem", "broker-1.hosts"}
     modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.iterdir()}
@@ -60,6 +62,8 @@ def test_files_are_the_owners_alone_and_the_same_at_the_next_start(tmp_path: Pat
     again = SecureDirectory(path)
     again.broker_settings("broker-1", ["a.example"])
     again.write_client_files("a.example:9092")
+    digest, settings = again.write_registry_files()
+    assert digest.startswith("brokers:") and read_properties(settings) == {"zookeeper.digest": digest}
     assert {each.name: each.read_bytes() for each in path.iterdir()} == before
     options = json.loads((path / "spark.json").read_text())
     assert options["kafka.sasl.jaas.config"].endswith(f'password="{first.password}";')
