@@ -31,9 +31,8 @@ from tests.pool.suites import Suite  # noqa: E402
 from tests.seeds import SEED  # noqa: E402
 
 OUTCOMES = ("failed", "error", "passed", "skipped")
-# Tests wait about as long as they compute.
-POOL_SIZE = 5
-
+# Tests wait about as long as they compute, and for minutes much longer.
+POOL_SIZE, MORE = 5, 2
 
 UNIT = ("tests/unit", "tests/twins", "tests/cluster_day", "tests/simulator")
 GOLDEN = "tests/golden"
@@ -76,6 +75,7 @@ TEST = (
         ("tests",),
         without=tuple(f"{folder}/" for folder in (*UNIT, *SPARK, PACKAGING)),
         workers=POOL_SIZE,
+        more=MORE,
         needs_parts=True,
     ),
     # In processes without threads of session fixtures: a client's draws from ``random`` while hypothesis does.

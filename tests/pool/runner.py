@@ -1,9 +1,10 @@
 """The pool: processes of pytest that take test files from one queue, the longest first, until none is left.
 
 Files of one suite (``pool.suites``) need the same interpreter and expensive fixtures (a Spark session), so only some of
-the processes run them. Both cores are busy until the end: a process ends when its suite has nothing left to
-begin, and the next one runs the suite that is the most behind. A process that dies fails the file that it ran, and
-another one takes its place. With pytest's ``-x`` the first failure ends the run.
+the processes run them. Both cores are busy until the end: a process ends when its suite has nothing left to begin, and
+the next one runs the suite that is the most behind. More processes begin a file only while the processors have room
+(``pool.idle``). A process that dies fails the file that it ran, and another one takes its place. With pytest's ``-x``
+the first failure ends the run.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +27,13 @@ from typing import Final
 from spark_kafkalite.processes.child_process import dying_with_this_process, start_in_spawner
 from tests.paths import PROJECT
 from tests.pool.costs import Cost, expected_s, longest_first
+from tests.pool.idle import Room
 from tests.pool.names import WORKER_VARIABLE
 from tests.pool.suites import Backlog, Suite, most_behind
 from tests.pool.worker import POOL_VARIABLE
 
 _LOG_LINES: Final = 40
+_LOOK_S: Final = 0.5
 
 
 @dataclass
@@ -45,8 +49,8 @@ class FileResult:
 
 
 class Pool:
-    """Runs the files of some suites, ``size`` at a time. ``on_result`` is called as each file ends, in one thread at a
-    time."""
+    """Runs the files of some suites, ``size`` at a time, and more while there is room for them. ``on_result`` is called
+    as each file ends, in one thread at a time."""
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class Pool:
         known: Mapping[str, Cost],
         on_result: Callable[[FileResult], None],
         root: Path = PROJECT,
+        room: Room | None = None,
     ) -> None:
         self._suites = {suite.name: suite for suite in suites}
         self._queues = {suite.name: longest_first(suite.files(root), known, suite.prefix) for suite in suites}
@@ -64,6 +69,7 @@ class Pool:
         self._size = size
         self._on_result = on_result
         self._root = root
+        self._room = room or Room()
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._directory = tempfile.TemporaryDirectory(prefix="kafkalite-pool-")
@@ -72,6 +78,11 @@ class Pool:
     def run(self) -> None:
         """Run all files."""
         slots = [threading.Thread(target=self._run_slot, name=f"pool-slot-{number}") for number in range(self._size)]
+        slots += [
+            threading.Thread(target=self._run_worker, args=(suite, True), name=f"pool-more-{suite.name}-{number}")
+            for suite in self._suites.values()
+            for number in range(suite.more)
+        ]
         for slot in slots:
             slot.start()
         for slot in slots:
@@ -99,8 +110,10 @@ class Pool:
         seconds = sum(expected_s(suite.prefix + file, self._known) for file in queue)
         return Backlog(suite, seconds, len(queue), self._running[suite.name])
 
-    def _run_worker(self, suite: Suite) -> None:
+    def _run_worker(self, suite: Suite, needs_room: bool = False) -> None:
         """Run one process until it has nothing left to do, or dies."""
+        if needs_room and not self._has_room_for(suite):
+            return
         number = next(self._numbers)
         address = str(Path(self._directory.name) / f"worker-{number}")
         log = Path(self._directory.name) / f"worker-{number}.log"
@@ -135,7 +148,7 @@ class Pool:
             asked = False
             with listener.accept() as connection, contextlib.suppress(EOFError, ConnectionError):
                 while True:
-                    asked |= self._answer(suite, connection, begun)
+                    asked |= self._answer(suite, connection, begun, needs_room)
             code = process.wait()
         with self._lock:
             self._processes.discard(process)
@@ -152,10 +165,12 @@ class Pool:
         failed = begun[0] if begun else suite.name
         self._end(FileResult(suite, failed, Counter(error=1), [(failed, text)]))
 
-    def _answer(self, suite: Suite, connection: Connection, begun: list[str]) -> bool:
+    def _answer(self, suite: Suite, connection: Connection, begun: list[str], needs_room: bool) -> bool:
         """Answer one message. ``begun`` holds the files that the process has and has not reported."""
         message, content = connection.recv()
         if message == "next":
+            if needs_room:
+                self._has_room_for(suite)
             with self._lock:
                 queue = self._queues[suite.name]
                 file = queue.pop(0) if queue else None
@@ -169,6 +184,14 @@ class Pool:
             if is_last:
                 self._end_early()
         return True
+
+    def _has_room_for(self, suite: Suite) -> bool:
+        """Wait until the processors have room for a file of a suite. Return False when it has none left."""
+        while self._queues[suite.name]:
+            if self._room.take():
+                return True
+            time.sleep(_LOOK_S)
+        return False
 
     def _add(self, process: subprocess.Popen[bytes]) -> None:
         with self._lock:

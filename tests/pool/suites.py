@@ -15,6 +15,8 @@ class Suite:
     folders: tuple[str, ...]
     without: tuple[str, ...] = ()
     workers: int = 2
+    # So many processes more, which begin a file only while the processors have room for it.
+    more: int = 0
     environment: str = ".venv"
     # pytest's -m.
     select: str = ""

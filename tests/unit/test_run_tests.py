@@ -15,6 +15,7 @@ import pytest
 
 from tests.paths import PROJECT
 from tests.pool.costs import Cost
+from tests.pool.idle import Room
 
 PASSES = "def test_passes(): pass\n"
 FAILS = "def test_fails(): assert False\n"
@@ -153,6 +154,21 @@ def test_the_first_failure_ends_the_run_if_asked(
     assert runner.main(["one", "two", "--", "-x"]) == 1
     assert closing_line(capfd.readouterr().out) == "1 failed"
     assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_one_process_more_runs_files_while_there_is_room(
+    runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], has_room: bool
+) -> None:
+    monkeypatch.setattr(Room, "take", lambda _: has_room)
+    monkeypatch.setattr(runner, "SUITES", (replace(runner.SUITES[0], workers=1, more=1),))
+    met = "import pathlib\nfrom tests.patience import wait_until\n"
+    if has_room:
+        met += "def test_waits(): wait_until(pathlib.Path('other').exists, 'the other file has begun')\n"
+    write(tmp_path, "tests/one/test_first.py", met + PASSES)
+    write(tmp_path, "tests/one/test_one.py", "import pathlib\ndef test_begins(): pathlib.Path('other').touch()\n")
+    assert runner.main(["one"]) == 0
+    assert closing_line(capfd.readouterr().out) == f"{2 + has_room} passed"
 
 
 def test_another_environment_can_be_named_for_all_suites(runner: Any, tmp_path: Path) -> None:
