@@ -67,7 +67,7 @@ class Load:
     def _write(self, partition: int) -> None:
         with Producer(bootstrap_servers=self._bootstrap) as producer:
             number = 0
-            while not self._is_over.is_set():
+            while not self._is_over.wait(0.005):
                 value = b"%d-%d" % (partition, number)
                 number += 1
                 try:
@@ -161,10 +161,12 @@ def test_a_move_away_from_a_dead_broker_and_to_one_that_dies(cluster: KafkaliteC
     wait_until(lambda: 1 not in {each.node_id for each in admin.describe_cluster().brokers}, "broker 1 to be gone")
     outcome = admin.alter_partition_reassignments({T0: [1, 2, 3]})[T0]
     assert isinstance(outcome, InvalidReplicaAssignment) and "names broker 1, which is not live" in str(outcome)
+    # It is live for as long as it stands still.
+    cluster.broker(1).overrides["zookeeper.session.timeout.ms"] = 30_000
     cluster.restart(1)
     cluster.pause(1)
     try:
-        assert admin.alter_partition_reassignments({T0: [1, 2, 3]}) == {T0: None}
+        wait_until(lambda: admin.alter_partition_reassignments({T0: [1, 2, 3]}) == {T0: None}, "broker 1 to be known")
         (moving,) = admin.list_partition_reassignments([T0]).values()
         assert (moving.adding, moving.removing, moving.targets) == ((1,), (4,), (1, 2, 3))
         with pytest.raises(ReassignmentInProgress):
