@@ -122,13 +122,13 @@ def test_a_cluster_under_load_is_secured_by_the_steps_of_the_page(steps: Steps) 
     users, acls = printed("console")
     with steps.cluster as cluster, contextlib.ExitStack() as stack:
         in_the_clear = {"bootstrap.servers": cluster.bootstrap}
-        before = started(stack, NumberedLoad(in_the_clear, "before", replicas=3))
+        before = started(stack, NumberedLoad(in_the_clear, "before", replicas=3, pause_s=0.05))
         steps.restart_all(first)
         steps.run(users)
         steps.wait_until_known("shop")
         steps.restart_all(second)
         # The clients move: each load has a producer, a group and an administrator.
-        after = started(stack, NumberedLoad(steps.settings_of("shop"), "after", replicas=3))
+        after = started(stack, NumberedLoad(steps.settings_of("shop"), "after", replicas=3, pause_s=0.05))
         before.finish()
         steps.run(acls, orders="after", billing="after")
         steps.restart_all(third, without=("allow.everyone.if.no.acl.found",))

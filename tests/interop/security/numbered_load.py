@@ -1,4 +1,4 @@
-"""A load that can be checked to the last record: a producer that never pauses, a group that reads, an administrator.
+"""A load that can be checked to the last record: a producer, a group that reads, an administrator.
 
 The number of a record in its partition is its key, and its offset too, so that a reader sees at once what is lost,
 doubled or out of order.
@@ -24,9 +24,12 @@ _VALUE = b"v" * 100
 class NumberedLoad:
     """Clients of ``settings`` on a new topic, from :meth:`start` to :meth:`finish`."""
 
-    def __init__(self, settings: Mapping[str, object], topic: str, replicas: int = 1) -> None:
+    def __init__(self, settings: Mapping[str, object], topic: str, replicas: int = 1, *, pause_s: float = 0.0) -> None:
+        """``pause_s`` is how long the producer pauses when each partition has got its records: a load that lasts for
+        long would take a processor otherwise."""
         self._settings = settings
         self._replicas = replicas
+        self._pause_s = pause_s
         self._topic = topic
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(3)
@@ -78,7 +81,7 @@ class NumberedLoad:
         # Small batches and little memory: many requests, and always as many in flight as may be.
         with Producer(self._settings, batch_size=8192, buffer_memory=1 << 20) as producer:
             sent = 0
-            while not self._stop.is_set():
+            while not self._stop.wait(self._pause_s):
                 for partition in range(PARTITIONS):
                     rows = {"key": numbers(sent, _ROWS), "value": values, "partition": [partition] * _ROWS}
                     producer.send_batch(self._topic, pa.table(rows))
