@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -34,6 +35,8 @@ from tests.pool.worker import POOL_VARIABLE
 
 _LOG_LINES: Final = 40
 _LOOK_S: Final = 0.5
+# So long a process waits for room. Its last test waits, too: it runs when the next one is known.
+_HELD_S: Final = 15.0
 
 
 @dataclass
@@ -79,7 +82,7 @@ class Pool:
         """Run all files."""
         slots = [threading.Thread(target=self._run_slot, name=f"pool-slot-{number}") for number in range(self._size)]
         slots += [
-            threading.Thread(target=self._run_worker, args=(suite, True), name=f"pool-more-{suite.name}-{number}")
+            threading.Thread(target=self._run_more, args=(suite,), name=f"pool-more-{suite.name}-{number}")
             for suite in self._suites.values()
             for number in range(suite.more)
         ]
@@ -97,6 +100,10 @@ class Pool:
                 with self._lock:
                     self._running[suite.name] -= 1
 
+    def _run_more(self, suite: Suite) -> None:
+        while self._has_room_for(suite):
+            self._run_worker(suite, needs_room=True)
+
     def _take_suite(self) -> Suite | None:
         """Return what the next process should run."""
         with self._lock:
@@ -111,9 +118,7 @@ class Pool:
         return Backlog(suite, seconds, len(queue), self._running[suite.name])
 
     def _run_worker(self, suite: Suite, needs_room: bool = False) -> None:
-        """Run one process until it has nothing left to do, or dies."""
-        if needs_room and not self._has_room_for(suite):
-            return
+        """Run one process until it has nothing left to do, or no room, or dies."""
         number = next(self._numbers)
         address = str(Path(self._directory.name) / f"worker-{number}")
         log = Path(self._directory.name) / f"worker-{number}.log"
@@ -169,11 +174,10 @@ class Pool:
         """Answer one message. ``begun`` holds the files that the process has and has not reported."""
         message, content = connection.recv()
         if message == "next":
-            if needs_room:
-                self._has_room_for(suite)
+            may_begin = not needs_room or not begun or self._has_room_for(suite, _HELD_S)
             with self._lock:
                 queue = self._queues[suite.name]
-                file = queue.pop(0) if queue else None
+                file = queue.pop(0) if queue and may_begin else None
             if file is not None:
                 begun.append(file)
             connection.send(file)
@@ -185,9 +189,11 @@ class Pool:
                 self._end_early()
         return True
 
-    def _has_room_for(self, suite: Suite) -> bool:
-        """Wait until the processors have room for a file of a suite. Return False when it has none left."""
-        while self._queues[suite.name]:
+    def _has_room_for(self, suite: Suite, within_s: float = math.inf) -> bool:
+        """Wait until the processors have room for a file of a suite. Return False when it has none left, and when there
+        was no room for so long."""
+        until_s = time.monotonic() + within_s
+        while self._queues[suite.name] and time.monotonic() < until_s:
             if self._room.take():
                 return True
             time.sleep(_LOOK_S)

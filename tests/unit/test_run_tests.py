@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.paths import PROJECT
+from tests.pool import runner as pool_runner
 from tests.pool.costs import Cost
 from tests.pool.idle import Room
 
@@ -156,19 +157,23 @@ def test_the_first_failure_ends_the_run_if_asked(
     assert (tmp_path / "ended").exists()
 
 
-@pytest.mark.parametrize("has_room", [True, False])
+@pytest.mark.parametrize("files", [0, 1, 9])
 def test_one_process_more_runs_files_while_there_is_room(
-    runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], has_room: bool
+    runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], files: int
 ) -> None:
-    monkeypatch.setattr(Room, "take", lambda _: has_room)
+    """There is room for so many files."""
+    room = iter([True] * files)
+    monkeypatch.setattr(Room, "take", lambda _: next(room, False))
+    monkeypatch.setattr(pool_runner, "_HELD_S", 0.0)
     monkeypatch.setattr(runner, "SUITES", (replace(runner.SUITES[0], workers=1, more=1),))
-    met = "import pathlib\nfrom tests.patience import wait_until\n"
-    if has_room:
-        met += "def test_waits(): wait_until(pathlib.Path('other').exists, 'the other file has begun')\n"
-    write(tmp_path, "tests/one/test_first.py", met + PASSES)
+    waits = "import pathlib\nfrom tests.patience import wait_until\n"
+    if files:
+        waits += "def test_waits(): wait_until(pathlib.Path('other').exists, 'the other file has begun')\n"
+    write(tmp_path, "tests/one/test_first.py", waits + PASSES)
     write(tmp_path, "tests/one/test_one.py", "import pathlib\ndef test_begins(): pathlib.Path('other').touch()\n")
+    write(tmp_path, "tests/one/test_third.py", PASSES)
     assert runner.main(["one"]) == 0
-    assert closing_line(capfd.readouterr().out) == f"{2 + has_room} passed"
+    assert closing_line(capfd.readouterr().out) == f"{3 + bool(files)} passed"
 
 
 def test_another_environment_can_be_named_for_all_suites(runner: Any, tmp_path: Path) -> None:
