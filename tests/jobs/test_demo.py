@@ -9,20 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests.patience import PATIENCE_S
-from tests.seeds import SOAK
-from tests.spark.class_archive import archive_options
+from tests.spark.class_archive import java_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_demo(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "jobs" / "demo.py"), "--output", str(output), *arguments]
-    environment = dict(os.environ)
-    if not SOAK:
-        # The demo starts four JVMs, each for a minute at most.
-        environment["JAVA_TOOL_OPTIONS"] = " ".join([*SHORT_LIVED_OPTIONS, *archive_options()])
+    # The demo starts four JVMs, each for a minute at most.
+    environment = os.environ | java_environment()
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=7 * PATIENCE_S, check=False)
 
 

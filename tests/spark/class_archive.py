@@ -61,6 +61,17 @@ def archive_options(class_path: str | None = None) -> tuple[str, ...]:
     return (f"-XX:SharedArchiveFile={path}", *_QUIET) if path.exists() else ()
 
 
+def java_options(*more: str) -> str:
+    """Return the Java options of a driver or an executor that is short-lived, as ``extraJavaOptions`` takes them."""
+    return " ".join([*SHORT_LIVED_OPTIONS, *archive_options(), *more])
+
+
+def java_environment() -> dict[str, str]:
+    """Return the environment variables of a program that starts such JVMs and takes no options for them. The soak
+    starts them as users do."""
+    return {} if SOAK else {"JAVA_TOOL_OPTIONS": java_options()}
+
+
 def _path(class_path: str | None) -> Path:
     """Return where the archive lies: what has to fit is in its name."""
     java = Path(java_command() or "java").resolve()

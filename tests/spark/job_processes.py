@@ -13,11 +13,10 @@ from typing import Any, Final, Self
 from spark_kafkalite.cli.jobs import script_path
 from spark_kafkalite.jobs.program.faults import VARIABLE
 from spark_kafkalite.processes.child_process import ChildProcess
-from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests.patience import PATIENCE_S
 from tests.pool.names import own_numbers
 
-from .class_archive import archive_options
+from .class_archive import java_options
 
 # A JVM, a Spark and its Python processes start one after the other in a job.
 JOB_PATIENCE_S: Final = 4 * PATIENCE_S
@@ -42,7 +41,7 @@ class JobProcess:
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": " ".join([*SHORT_LIVED_OPTIONS, *archive_options()]),
+            "spark.driver.extraJavaOptions": java_options(),
             "spark.local.dir": str(directory / "local"),
             **(conf or {}),
         }

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests.patience import PATIENCE_S
 from tests.seeds import SEED
 
+from .class_archive import java_options
 from .killed_app import STEPS, TOPIC_STEPS
 from .test_stamps import STAMPS, stamped
 from .test_submitted import spark_home
@@ -44,7 +44,7 @@ class Application:
         for partition in range(PARTITIONS):
             topics.fill(self.topic, range(partition, RECORDS, PARTITIONS), partition=partition)
         self.home = spark_home(directory)
-        options = " ".join(SHORT_LIVED_OPTIONS)
+        options = java_options()
         self.config: dict[str, Any] = {
             "bootstrap": topics.bootstrap,
             "topic": self.topic,

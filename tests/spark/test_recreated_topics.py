@@ -17,14 +17,13 @@ from pyspark.sql import SparkSession
 
 from spark_kafkalite.manifests.files import files_for
 from spark_kafkalite.processes.child_process import ChildProcess
-from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from spark_kafkalite.spark import install_listener
 from spark_kafkalite.spark.checkpoints import checkpoint_ids, checkpoint_service
 from spark_kafkalite.spark.reading.topic_id import topic_id_text
 from tests.lab.hdfs import MiniHdfs
 from tests.patience import wait_until
 
-from .class_archive import archive_options
+from .class_archive import java_options
 from .job_processes import JOB_PATIENCE_S
 from .topics import Topics, last_line
 
@@ -120,7 +119,7 @@ def settings(directory: Path) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": " ".join([*SHORT_LIVED_OPTIONS, *archive_options()]),
+        "spark.driver.extraJavaOptions": java_options(),
         "spark.local.dir": str(directory / "local"),
     }
 

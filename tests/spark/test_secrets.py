@@ -19,11 +19,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_kafkalite.client.produce.producer import Producer
-from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests import canary
 from tests.lab.secure_kafka import ALICE, SCRAM_512, SecuredListener, SecureKafka, User, jaas
 from tests.paths import PROJECT
 
+from .class_archive import java_options
 from .secrets_app import SQL_BEGINS, SQL_ENDS
 
 pytestmark = [pytest.mark.kafka]
@@ -83,8 +83,8 @@ class Application:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(self.directory / "local"),
             "spark.sql.warehouse.dir": str(self.directory / "warehouse"),
-            "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED_OPTIONS),
-            "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED_OPTIONS),
+            "spark.driver.extraJavaOptions": java_options(),
+            "spark.executor.extraJavaOptions": java_options(),
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.redaction.options.regex": REDACTION,
         }

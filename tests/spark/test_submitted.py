@@ -15,11 +15,11 @@ import pytest
 
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.jobs import hadoop_load
-from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
 from tests.lab.certificates import STORE_PASSWORD
 from tests.lab.secure_kafka import ALICE, OAUTHBEARER, SCRAM_512, SecuredListener, SecureKafka
 from tests.patience import PATIENCE_S
 
+from .class_archive import java_options
 from .job_runs import BY_TASKS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
@@ -49,22 +49,19 @@ def submit(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script with ``directory`` as the driver's own, and with these environment variables."""
     home = spark_home(directory)
-    java_options = " ".join(SHORT_LIVED_OPTIONS)
     settings = {
         "spark.ui.enabled": "false",
         "spark.executor.memory": "512m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": java_options,
-        "spark.executor.extraJavaOptions": java_options,
+        "spark.driver.extraJavaOptions": java_options(),
+        "spark.executor.extraJavaOptions": java_options(),
         **(conf or {}),
     }
     command = [str(home / "bin" / "spark-submit"), "--master", master, "--files", ",".join(map(str, files))]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
-    # The executors have the path that Spark gives them.
-    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    environment = {**os.environ, **variables, **python, "SPARK_HOME": str(home)}
+    environment = {**os.environ, **variables, "SPARK_HOME": str(home)}
     return subprocess.run(
         [*command, str(script), *arguments],
         cwd=directory, env=environment, capture_output=True, text=True, timeout=9 * PATIENCE_S, check=False,
@@ -111,7 +108,8 @@ def test_files_and_tokens_reach_the_executors(secure_kafka: SecureKafka, tmp_pat
         files=[shipped / "trusted.jks"],
         # Only the driver may ask for tokens.
         conf={f"spark.executorEnv.{_URLS}": "https://nowhere.example/token"},
-        **{_URLS: secure_kafka.tokens.url},
+        # Python has the path that Spark gives it.
+        **{_URLS: secure_kafka.tokens.url, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     read = {"batch": tasks, "tasks": tasks, "stream": tasks, "distinct": tasks}
