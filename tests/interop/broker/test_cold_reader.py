@@ -36,7 +36,9 @@ def value_of(number: int) -> bytes:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """With 30 MB of old records in ``old``, one in a batch, in segments of 4 MiB."""
-    with BrokerProcess(tmp_path_factory.mktemp("cold") / "data") as running:
+    # Retention would take them.
+    overrides = {"log.initial.task.delay.ms": 86_400_000}
+    with BrokerProcess(tmp_path_factory.mktemp("cold") / "data", overrides=overrides) as running:
         with Admin(bootstrap_servers=running.bootstrap) as admin:
             admin.create_topic("old", 1, 1, {"segment.bytes": str(4 << 20), "flush.messages": "100"})
             admin.create_topic("good", 1, 1)
@@ -82,8 +84,13 @@ def traced_reads(broker: BrokerProcess, output: Path) -> Iterator[None]:
     command = ["strace", "-f", "-y", "-qq", "-s", "0", "-o", str(output), "-p", str(broker.pid), "-e", calls]
     tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
-        status = Path(f"/proc/{broker.pid}/status")
-        wait_until(lambda: tracer.poll() is not None or "TracerPid:\t0\n" not in status.read_text(), "strace attaches")
+        tasks = Path(f"/proc/{broker.pid}/task")
+
+        def is_attached() -> bool:
+            """To each thread: it takes them one after the other."""
+            return not any("TracerPid:\t0\n" in status.read_text() for status in tasks.glob("*/status"))
+
+        wait_until(lambda: tracer.poll() is not None or is_attached(), "strace attaches")
         assert tracer.poll() is None, "strace has ended"
         yield
     finally:
