@@ -60,6 +60,8 @@ def stack() -> Iterator[contextlib.ExitStack]:
 
 def a_broker(directory: Path, connect: str, number: int = 1, **settings: object) -> BrokerProcess:
     overrides = {
+        # Tests write records of long ago, which retention would take.
+        "log.initial.task.delay.ms": 86_400_000,
         "zookeeper.connect": connect,
         "zookeeper.session.timeout.ms": SESSION_MS,
         "broker.id": number,
