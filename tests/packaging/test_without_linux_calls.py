@@ -26,6 +26,10 @@ _DIRECTORY = Path(__file__).with_name("without_linux_calls")
 def test_a_part_works_without_the_calls_that_macos_lacks(part: str, tmp_path: Path) -> None:
     path = os.pathsep.join((str(_DIRECTORY), str(PROJECT)))
     environment = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
+    if part == "spark":
+        from tests.spark.class_archive import java_environment
+
+        environment |= java_environment()
     done = subprocess.run(
         [sys.executable, str(_DIRECTORY / "program.py"), part],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=10 * PATIENCE_S,

@@ -7,18 +7,20 @@ Prints what was read as one JSON object, and then changes the table as its users
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.lab import jars
-from tests.spark.class_archive import session_settings
+from tests.spark.class_archive import archive_options, connector_class_path, session_settings
 
 
 def session() -> SparkSession:
-    settings = session_settings() | {
-        "spark.driver.extraClassPath": jars.class_path(jars.fetch(jars.DELTA_SPARK)),
+    # Behind the class path, whose classes come from the archive.
+    settings = session_settings(*archive_options(connector_class_path())) | {
+        "spark.jars": ",".join(jars.class_path(jars.fetch(jars.DELTA_SPARK)).split(os.pathsep)),
         # The state of a table is computed in 50 tasks otherwise.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -17,6 +17,7 @@ from spark_kafkalite.processes.java_process import java_problem
 from tests.paths import PROJECT
 from tests.patience import PATIENCE_S
 
+from .class_archive import java_environment
 from .recipes import plain_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -41,7 +42,14 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pat
     paths = [str(PROJECT), *(path for path in sys.path if path.endswith("site-packages"))]
     (packages / "everything.pth").write_text("\n".join(paths))
     path = os.pathsep.join([str(directory / "bare" / "bin"), os.environ["PATH"]])
-    yield directory / "full" / "bin" / "python", {**plain_environment(), "PATH": path}
+    yield (
+        directory / "full" / "bin" / "python",
+        {
+            **plain_environment(),
+            **java_environment(),
+            "PATH": path,
+        },
+    )
 
 
 def run(directory: Path, variables: dict[str, str], *command: str) -> subprocess.CompletedProcess[str]:

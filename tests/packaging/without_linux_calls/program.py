@@ -88,7 +88,8 @@ def client_key() -> str:
 def spark() -> str:
     from pyspark.sql import DataFrame, SparkSession
 
-    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
     with BrokerProcess(Path("spark"), registry_port=0) as broker:
         produce(broker.bootstrap, "t")
         server = {"kafka.bootstrap.servers": broker.bootstrap}
