@@ -16,6 +16,7 @@ from spark_kafkalite.jobs import hadoop_load, replay
 from spark_kafkalite.processes.free_ports import free_ports
 from tests.paths import PROJECT
 
+from .class_archive import java_environment
 from .recipes import plain_environment
 from .topics import QUERY_PATIENCE_S, Topics
 
@@ -47,9 +48,14 @@ def test_a_newcomer_sees_a_first_row_and_streams_it_into_files(tmp_path: Path) -
         set -m
         kafkalite broker --override listeners=PLAINTEXT://{address} > broker.log &
         trap 'kill %1; wait' EXIT
+        until grep -q " ready on " broker.log || ! kill -0 %1; do sleep 0.1; done
         {write} --bootstrap-server {address} && python first.py
     """
-    environment = plain_environment() | {"PATH": f"{Path(sys.executable).parent}:{plain_environment()['PATH']}"}
+    environment = (
+        plain_environment()
+        | java_environment()
+        | {"PATH": f"{Path(sys.executable).parent}:{plain_environment()['PATH']}"}
+    )
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True,
         timeout=QUERY_PATIENCE_S, check=False,
