@@ -218,7 +218,7 @@ def test_clients_live_longer_than_their_tokens(
 
     load.start()
     try:
-        wait_for_lasting_sessions(broker, produce)
+        wait_for_lasting_sessions(lab.broker, produce)
     finally:
         load.finish()
     assert load.sent and load.answers
