@@ -3,6 +3,9 @@
 The registry names the leader; a broker leads once it has read that. A client that creates a topic wants to use it next.
 So the answer waits until the leaders' own metadata name them as leaders. It does not wait for long: the topic exists
 even if a leader does not answer (its process is frozen, for example), and clients try again.
+
+Of a topic with thousands of partitions the answer waits for the first ones only. It does wait for these: librdkafka
+does not soon ask again about a topic that it has seen without any leader ("No leaders found").
 """
 
 from __future__ import annotations
@@ -23,12 +26,15 @@ _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.2
 # How long an answer waits for leaders that are registered.
 LONGEST_WAIT_S: Final = 5.0
+# Of each topic it waits for the partitions below this number.
+AWAITED_PARTITIONS: Final = 1000
 
 
 async def wait_until_served(
     broker_id: int, view: ClusterView, peers: Peers, topics: Mapping[str, bytes], timeout_s: float
 ) -> None:
-    """Wait until other brokers serve what they are to lead of topics (names to ids), at most so long, and five seconds.
+    """Wait until other brokers serve what they are to lead of topics (names to ids), of each the first partitions, at
+    most so long, and five seconds.
 
     ``broker_id`` is this broker, whose own partitions are not checked.
     """
@@ -41,8 +47,8 @@ async def wait_until_served(
         for name, topic_id in left.items():
             topic = view.state.topics.get(name)
             if topic is not None and topic.topic_id == topic_id:
-                for state in topic.partitions.values():
-                    if state.leader != broker_id:
+                for number, state in topic.partitions.items():
+                    if state.leader != broker_id and number < AWAITED_PARTITIONS:
                         by_leader[state.leader].add(name)
         waiting = await asyncio.gather(
             *(_not_led(view, peers, leader, names, left, until_s - loop.time()) for leader, names in by_leader.items())
@@ -74,7 +80,11 @@ async def _not_led(
         if known is None or topic.error_code:
             continue
         shown = {each.partition_index for each in topic.partitions if each.leader_id == leader and not each.error_code}
-        wanted = {number for number, state in known.partitions.items() if state.leader == leader}
+        wanted = {
+            number
+            for number, state in known.partitions.items()
+            if state.leader == leader and number < AWAITED_PARTITIONS
+        }
         if wanted <= shown:
             served.add(topic.name)
     return names - served

@@ -21,7 +21,11 @@ from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.coming_partitions import Coming, ComingPartitions, Short
 from spark_kafkalite.broker.requests.controller_link import ControllerLink
-from spark_kafkalite.broker.requests.remote_leaders import LONGEST_WAIT_S, wait_until_served
+from spark_kafkalite.broker.requests.remote_leaders import (
+    AWAITED_PARTITIONS,
+    LONGEST_WAIT_S,
+    wait_until_served,
+)
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
@@ -105,7 +109,8 @@ class TopicAdmin:
     async def create(
         self, topics: Sequence[TopicSpec], *, timeout_s: float, validate_only: bool = False
     ) -> dict[str, TopicAssignment | KafkaError]:
-        """Create topics and wait until their leaders serve; give each one's assignment, or its error.
+        """Create topics and wait until their leaders serve, see :meth:`_not_served`; give each one's assignment, or its
+        error.
 
         Creation goes on when the time is over: then the outcome is RequestTimedOut (7) where a partition has no leader.
         On a full disk nothing is created: KafkaStorageError (56); nor when descriptors would be short: PolicyViolation
@@ -186,8 +191,9 @@ class TopicAdmin:
 
         As in Kafka a partition has one when its leader is registered, whether that answers or not. Source:
         kafka.server.DelayedCreatePartitions.isMissingLeader of Apache Kafka 3.9. For leaders that are registered the
-        answer waits a few seconds: the client uses next what it has created. It does not wait longer, because
-        thousands of logs take their disk's time to be made, and clients try again until their leaders serve.
+        answer waits a few seconds: the client uses next what it has created. It does not wait longer, nor for more than
+        the first thousand partitions of each topic, because thousands of logs take their disk's time to be made, and
+        clients try again until their leaders serve.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
@@ -203,7 +209,11 @@ class TopicAdmin:
             )
         )
         leaderless = {key.topic for key in await self._left(self._replicas.has_leader, partitions, until_s)}
-        led = [each for each in partitions if each[0].topic not in leaderless]
+        led = [
+            (key, topic_id)
+            for key, topic_id in partitions
+            if key.partition < AWAITED_PARTITIONS and key.topic not in leaderless
+        ]
         await self._left(self._replicas.serves, led, served_until_s)
         rest = {name: assignment.topic_id for name, assignment in created.items() if name not in leaderless}
         await wait_until_served(self._config.broker_id, self._view, self._peers, rest, served_until_s - loop.time())

@@ -7,8 +7,9 @@ v7  topic ids in the answer
 
 -1 partitions and -1 replicas mean the broker's defaults (in every version, although clients before v4 do not know it).
 
-The answer waits up to five seconds for leaders that are registered and still make their logs. Then it is a success:
-Apache Kafka does not wait for logs, and clients try again while a partition is not led yet.
+The answer waits up to five seconds for leaders that are registered and still make the logs of the first thousand
+partitions of each topic. Then it is a success: Apache Kafka does not wait for logs, and clients try again while a
+partition is not led yet.
 
 Each topic has its own outcome; only more partitions than ``max.partitions.per.request`` in all refuse every one of
 them. ``validate_only`` checks without creating.
