@@ -501,10 +501,10 @@ class LogManager:
     def _logs_in_directories(self) -> Counter[str]:
         return Counter(log.disk.path for log in self.logs.values())
 
-    def start_making(self, wanted: Iterable[tuple[TopicPartition, bytes]], jobs: int) -> list[MakeLogsJob]:
-        """Begin to make the logs of new partitions, given with their topic ids, in up to so many jobs.
+    def start_making(self, wanted: Iterable[tuple[TopicPartition, bytes]]) -> MakeLogsJob:
+        """Begin to make the logs of new partitions, given with their topic ids.
 
-        The caller runs each job in a thread, and then calls ``finish_making`` in its own. Logs that ``create`` would
+        The caller runs the job in a thread, and then calls ``finish_making`` in its own. Logs that ``create`` would
         not simply make are left to it.
         """
         counts: Counter[str] | None = None
@@ -527,7 +527,7 @@ class LogManager:
             if counts is not None:
                 counts[disk.path] += 1
             makes.append(partial(disk.persist, self._new_log(disk, key, topic_id)))
-        return [MakeLogsJob(part) for number in range(jobs) if (part := makes[number::jobs])]
+        return MakeLogsJob(makes)
 
     def _new_log(self, disk: LogDirectory, key: TopicPartition, topic_id: bytes | None) -> Callable[[], PartitionLog]:
         host, config = self._host_of(disk), self._config_of(key.topic)

@@ -54,10 +54,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# New logs that threads make together, and how many threads; fewer than the least are made on the loop.
+# New logs that a thread makes in a row; fewer than the least are made on the loop.
 _MADE_AT_ONCE: Final = 256
-_MAKING_THREADS: Final = 4
-_MADE_IN_THREADS: Final = 16
+_MADE_IN_THREAD: Final = 16
 # How long a partition's state, and the list of its replicas that was written with it, may come apart.
 _OTHER_NODE_WITHIN_S: Final = 1.0
 
@@ -434,7 +433,7 @@ class Replicas:
         return topic.topic_id if is_new else None
 
     def _make_logs(self, first: TopicPartition) -> Work[None]:
-        """Have threads make the logs of this new partition and of those that come next, if they are many.
+        """Have a thread make the logs of this new partition and of those that come next, if they are many.
 
         The loop makes a few itself, which is sooner done. What fails is left to ``_apply_state``.
         """
@@ -444,15 +443,13 @@ class Replicas:
             if not isinstance(piece, TopicPartition) or topic_id is None:
                 break
             wanted[piece] = topic_id
-        if len(wanted) < _MADE_IN_THREADS:
+        if len(wanted) < _MADE_IN_THREAD:
             return
-        jobs = self._logs.start_making(wanted.items(), _MAKING_THREADS)
-        # All are given to threads before the first is waited for.
-        yield from [self._thread(job.run) for job in jobs]
+        job = self._logs.start_making(wanted.items())
+        yield from self._in_thread(job.run)
         # Their topics may have been removed meanwhile.
         left_over = {
             log.topic_partition: wanted[log.topic_partition]
-            for job in jobs
             for log in self._logs.finish_making(job)
             if self._view.topic_id_of(log.topic_partition.topic) != wanted[log.topic_partition]
         }
