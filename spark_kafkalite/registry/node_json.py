@@ -43,6 +43,8 @@ def encode_object(fields: Mapping[str, Any]) -> bytes:
 def decode_object(path: str, data: bytes) -> dict[str, Any]:
     """Return the fields of a JSON object. Raises MalformedNode."""
     with reading(path, data):
+        if not data:
+            raise ValueError("it is empty")
         fields = json.loads(data)
         if not isinstance(fields, dict):
             raise ValueError("not an object")

@@ -385,7 +385,7 @@ class TopicAssignment:
         with reading(path, data):
             topic_id = uuid_bytes(text(fields["topic_id"])) if fields.get("topic_id") else NO_TOPIC_ID
             partitions = {}
-            for index, (name, replicas) in enumerate(fields["partitions"].items()):
+            for index, (name, replicas) in enumerate(mapping(fields["partitions"]).items()):
                 partitions[number(name, 0, MAX_PARTITIONS - 1)] = _broker_ids(replicas)
                 if index % _PARTITIONS_AT_ONCE == 0:
                     yield None
@@ -502,7 +502,7 @@ def decode_config_node(path: str, data: bytes) -> tuple[dict[str, str], Mapping[
     """Return the settings in a node, and its other fields, which are not known. Raises MalformedNode."""
     fields = decode_object(path, data)
     with reading(path, data):
-        config = {name: text(value) for name, value in fields["config"].items()}
+        config = {name: text(value) for name, value in mapping(fields["config"]).items()}
         return config, unknown_fields(path, fields, _CONFIG_FIELDS, MOST_FIELDS_BYTES)
 
 

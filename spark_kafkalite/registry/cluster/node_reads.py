@@ -156,7 +156,8 @@ class NodeReads:
                 yield from work
         except RegistryError as error:
             # What was known before stands; a broker must not stop because another program wrote a bad node.
-            _LOG.error("ignoring a registry node: %s", error)
+            remedy = "let this broker read it (setAcl)" if isinstance(error, NoAuth) else "write what it should hold"
+            _LOG.error("%s; what was known before stays in force: %s", error, remedy)
         except Exception:
             # A fault here costs what the node says, not the news of all others.
             _LOG.exception("a registry node could not be taken up")

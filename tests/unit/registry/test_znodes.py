@@ -246,6 +246,20 @@ def test_a_number_out_of_its_range_and_another_type_are_malformed(decode, fields
         decode(data)
 
 
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "it is empty"),
+        (b'{"partitions":[]}', "'[]' is not an object"),
+        (b'{"partitions":{"0":"1"}}', "'1' is not an array"),
+    ],
+)
+def test_why_a_node_cannot_be_read_is_said_in_terms_of_its_content(data: bytes, why: str) -> None:
+    with pytest.raises(MalformedNode) as raised:
+        TopicAssignment.decode("t", data)
+    assert str(raised.value) == f"registry node /brokers/topics/t holds {data!r}, which cannot be read: {why}"
+
+
 @pytest.mark.parametrize("epoch", [b"-1", b"2147483647", b"1e3", b" 1", b"1_0", b"", "٣".encode()])
 def test_a_controller_epoch_leaves_room_for_the_next_one(epoch: bytes) -> None:
     with pytest.raises(MalformedNode, match="/controller_epoch"):

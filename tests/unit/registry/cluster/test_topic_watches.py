@@ -190,6 +190,25 @@ def test_parts_of_a_topic_may_come_and_go_one_by_one(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_node_that_is_overwritten_with_what_cannot_be_read_costs_one_line_that_says_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (_, (only,)):
+            await only.controller.create_topics([TopicSpec("t")])
+            before = await only.watcher.caught_up(TIMEOUT_S)
+            for path in (znodes.topic_path("t"), znodes.topic_config_path("t"), znodes.state_path("t", 0)):
+                await answer(only.store.set(path, b"[]"))
+                assert (await only.watcher.caught_up(TIMEOUT_S)).topics == before.topics
+                assert [each for each in caplog.messages if path in each] == [
+                    f"registry node {path} holds b'[]', which cannot be read: not an object; what was known before "
+                    "stays in force: write what it should hold"
+                ]
+                caplog.clear()
+
+    run(work())
+
+
 def test_names_below_a_topic_that_are_no_partitions_are_nobodys(tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(tmp_path, 1) as (_, (only,)):
