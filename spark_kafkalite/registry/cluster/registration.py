@@ -47,12 +47,15 @@ class DuplicateBrokerId(RegistryError):
     """Another live broker holds this broker id."""
 
 
-async def create_base_nodes(store: Store) -> None:
-    """Create the persistent nodes that everything else stands on, as far as they are missing."""
-    futures = [store.create(path, make_parents=True) for path in znodes.PERSISTENT_PATHS]
-    for future in futures:
+async def create_base_nodes(store: Store) -> list[str]:
+    """Create the persistent nodes that everything else stands on, as far as they are missing; return those."""
+    futures = {path: store.create(path, make_parents=True) for path in znodes.PERSISTENT_PATHS}
+    made: list[str] = []
+    for path, future in futures.items():
         with contextlib.suppress(NodeExists):
             await answer(future)
+            made.append(path)
+    return made
 
 
 async def cluster_id(store: Store, stored: str | None = None, *, holds_logs: bool = False) -> str:

@@ -544,6 +544,27 @@ def test_a_deleted_topic_leaves_nothing_and_can_be_made_again(tmp_path: Path) ->
     run(work())
 
 
+def test_a_base_node_that_is_removed_by_hand_is_made_again_and_the_controller_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (_, (first,)):
+            await first.controller.create_topics([TopicSpec("t")])
+            await first.until(lambda state: "t" in state.topics)
+            await answer(first.store.delete(znodes.DELETED_TOPICS))
+            await answer(first.store.delete("/admin"))
+            async with asyncio.timeout(TIMEOUT_S):
+                while await answer(first.store.exists(znodes.DELETED_TOPICS)) is None:
+                    await asyncio.sleep(0.1)
+            assert (await first.controller.delete_topics(["t"]))["t"] is None
+            assert [each for each in caplog.messages if "made again" in each] == [
+                "registry nodes were gone that brokers need, and are made again, empty: /admin, /admin/delete_topics; "
+                "do not delete them"
+            ]
+
+    run(work())
+
+
 @pytest.mark.parametrize("partitions", [2, 1200])
 def test_a_topic_that_the_controller_deletes_is_known_as_deleted_when_it_is_seen_gone(
     tmp_path: Path, partitions: int
