@@ -101,10 +101,9 @@ class AclWatch(NoticeWatch):
         super().__init__(store, acl_nodes.CHANGES.values(), "all ACLs")
         self._acls = acls
 
-    async def start(self) -> None:
+    async def make_nodes(self) -> None:
         await make_base_nodes(self._store)
         await make_private(self._store, acl_nodes.ROOT_PATHS)
-        await super().start()
 
     def is_notice(self, name: str) -> bool:
         return acl_nodes.is_notice(name)

@@ -138,14 +138,13 @@ class EntityWatch(NoticeWatch):
         super().__init__(store, (znodes.CONFIG_CHANGES,), "all settings of users and clients")
         self._configs = configs
 
-    async def start(self) -> None:
+    async def make_nodes(self) -> None:
         await guard_parents(self._store)
         for path in (znodes.CONFIG_CHANGES, *entity_nodes.ROOTS):
             with contextlib.suppress(NodeExists):
                 private = entity_nodes.is_private(path) and self._store.can_be_private
                 await answer(self._store.create(path, private=private, make_parents=True))
         await make_private(self._store, entity_nodes.ROOTS)
-        await super().start()
 
     def is_notice(self, name: str) -> bool:
         return entity_nodes.is_notice(name)

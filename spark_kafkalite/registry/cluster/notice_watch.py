@@ -2,7 +2,8 @@
 
 There may be ten thousand nodes, so they have no watches. Every change of one leaves a notice, a sequence node below a
 parent, and one watch on each parent is enough. The watches are set before anything is read, so no change is missed. In
-each new session, after a connection was lost, and after a notice that cannot be read, all nodes are read again.
+each new session, after a connection was lost, and after a notice that cannot be read, all nodes are read again. Parents
+that were removed are made again.
 
 Lives in one event loop.
 """
@@ -10,6 +11,7 @@ Lives in one event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -17,7 +19,8 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from spark_kafkalite.errors import RegistryError
-from spark_kafkalite.registry.store import SessionState, Store, WatchEvent, answer, call_in_loop
+from spark_kafkalite.registry.store import NoNode, SessionState, Store, WatchEvent, answer, call_in_loop
+from spark_kafkalite.registry.znodes import CLUSTER_ID
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,6 +48,10 @@ class NoticeWatch(ABC):
         self._following: asyncio.Task[None] | None = None
 
     @abstractmethod
+    async def make_nodes(self) -> None:
+        """Make the nodes that notices, and what they name, stand below, as far as they are missing."""
+
+    @abstractmethod
     def is_notice(self, name: str) -> bool:
         """Whether a node of this name, below a parent, is a notice."""
 
@@ -58,6 +65,7 @@ class NoticeWatch(ABC):
 
     async def start(self) -> None:
         """Read everything, and begin to follow. Raises RegistryError."""
+        await self.make_nodes()
         self._store.add_session_listener(self._state_changed)
         await self._reload()
         self._following = self._loop.create_task(self._follow())
@@ -69,7 +77,9 @@ class NoticeWatch(ABC):
 
     def not_readable(self, error: Exception) -> None:
         """Have everything read again, because a notice does not name what has changed."""
-        _LOG.warning("%s are read again: %s", self._what, error)
+        # Thousands of notices may have been removed at once.
+        if not self._must_reload:
+            _LOG.warning("%s are read again: %s", self._what, error)
         self._read_all_again()
 
     def _state_changed(self, state: SessionState) -> None:
@@ -103,10 +113,18 @@ class NoticeWatch(ABC):
                 if self._store.state is SessionState.CONNECTED:
                     self._changed.set()
                     await asyncio.sleep(_RETRY_S)
+                    if isinstance(error, NoNode):
+                        await self._make_nodes_again()
             except Exception:
                 _LOG.exception("changes were not taken up; %s are read again", self._what)
                 self._read_all_again()
                 await asyncio.sleep(_RETRY_S)
+
+    async def _make_nodes_again(self) -> None:
+        """Make nodes that somebody has removed; in a registry that was emptied as a whole nothing is made."""
+        with contextlib.suppress(RegistryError):
+            if await answer(self._store.exists(CLUSTER_ID)) is not None:
+                await self.make_nodes()
 
     async def _notices(self) -> Mapping[str, list[str]]:
         """Return the names of all notices by parent, in order, and leave the next watches."""

@@ -258,8 +258,11 @@ class Controller:
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     async def _make_base_nodes(self) -> None:
-        """Make the nodes again without which no work can be done, because somebody may have removed one."""
+        """Make the nodes again without which no work can be done, because somebody may have removed one; nothing in a
+        registry that was emptied as a whole."""
         with contextlib.suppress(RegistryError):
+            if await answer(self._store.exists(znodes.CONTROLLER_EPOCH)) is None:
+                return
             made = await create_base_nodes(self._store)
             if made:
                 _LOG.warning(

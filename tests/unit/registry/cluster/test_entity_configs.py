@@ -140,6 +140,32 @@ def test_a_user_that_only_has_settings_of_its_clients_is_no_error(
     assert caplog.text == ""
 
 
+def test_notices_that_are_removed_with_their_parent_cost_one_line_and_changes_are_followed_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        other: Store = EmbeddedStore(registry)
+        await answer(other.create(znodes.CLUSTER_ID, b"{}", make_parents=True))
+        configs = EntityConfigs()
+        watch = await configs.follow(EmbeddedStore(registry))
+        for _ in range(20):
+            await answer(other.create(f"{znodes.CONFIG_CHANGES}/config_change_", b"{", sequential=True))
+        await wait_until_async(lambda: "are read again" in caplog.text, "the notices to be seen")
+        assert caplog.text.count("are read again") == 1
+        for name in await answer(other.children(znodes.CONFIG_CHANGES)):
+            await answer(other.delete(f"{znodes.CONFIG_CHANGES}/{name}"))
+        await answer(other.delete(znodes.CONFIG_CHANGES))
+        while await answer(other.exists(znodes.CONFIG_CHANGES)) is None:
+            await asyncio.sleep(0.01)
+        await alter_entity(other, ALICE, setting("x", "1"))
+        await wait_until_async(lambda: configs.config(ALICE) == {"x": "1"}, "the change to be followed")
+        watch.close()
+        registry.close()
+
+    run(work)
+
+
 def test_an_interrupted_connection_and_a_removed_notice_cost_nothing(tmp_path: Path) -> None:
     async def work() -> None:
         registry = FakeRegistry(tmp_path)
