@@ -121,7 +121,7 @@ class NoticeWatch(ABC):
                 await asyncio.sleep(_RETRY_S)
 
     async def _make_nodes_again(self) -> None:
-        """Make nodes that somebody has removed; in a registry that was emptied as a whole nothing is made."""
+        """Make nodes again that were removed by hand; in a registry that was emptied as a whole nothing is made."""
         with contextlib.suppress(RegistryError):
             if await answer(self._store.exists(CLUSTER_ID)) is not None:
                 await self.make_nodes()

@@ -58,6 +58,19 @@ async def create_base_nodes(store: Store) -> list[str]:
     return made
 
 
+async def make_base_nodes_again(store: Store) -> None:
+    """Make base nodes again that were removed by hand, with one warning; none in a registry that was emptied.
+
+    What fails is left to the next time.
+    """
+    with contextlib.suppress(RegistryError):
+        if await answer(store.exists(znodes.CONTROLLER_EPOCH)) is not None and (made := await create_base_nodes(store)):
+            _LOG.warning(
+                "registry nodes were gone that brokers need, and are made again, empty: %s; do not delete them",
+                ", ".join(made),
+            )
+
+
 async def cluster_id(store: Store, stored: str | None = None, *, holds_logs: bool = False) -> str:
     """Return the cluster's id, made by the first broker that asks.
 

@@ -46,7 +46,7 @@ from spark_kafkalite.model import (
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState
 from spark_kafkalite.registry.cluster.log_report_reads import LogReportReads
-from spark_kafkalite.registry.cluster.registration import create_base_nodes
+from spark_kafkalite.registry.cluster.registration import make_base_nodes_again
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.elections import Chosen, Elections
 from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited
@@ -253,22 +253,9 @@ class Controller:
                 self._look_at_everything()
                 self._wanted.set()
                 if isinstance(error, NoNode):
-                    await self._make_base_nodes()
+                    await make_base_nodes_again(self._store)
                 await asyncio.sleep(self._pause_s)
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-
-    async def _make_base_nodes(self) -> None:
-        """Make the nodes again without which no work can be done, because somebody may have removed one; nothing in a
-        registry that was emptied as a whole."""
-        with contextlib.suppress(RegistryError):
-            if await answer(self._store.exists(znodes.CONTROLLER_EPOCH)) is None:
-                return
-            made = await create_base_nodes(self._store)
-            if made:
-                _LOG.warning(
-                    "registry nodes were gone that brokers need, and are made again, empty: %s; do not delete them",
-                    ", ".join(made),
-                )
 
     def _tell_begun(self, error: BaseException | None) -> None:
         begun = self._begun

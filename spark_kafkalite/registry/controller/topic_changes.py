@@ -30,6 +30,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.model import ControllerEpoch
 from spark_kafkalite.registry import deleted_topics, znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, TopicState
+from spark_kafkalite.registry.cluster.registration import make_base_nodes_again
 from spark_kafkalite.registry.controller import topic_writes
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec, planned_extension, planned_topics
 from spark_kafkalite.registry.deleted_topics import DeletedTopics
@@ -86,6 +87,8 @@ class TopicChanges:
                     *(self._create_topic(topic, planned[topic.name], state) for topic in batch),
                     return_exceptions=True,
                 )
+                if any(isinstance(outcome, NoNode) for outcome in outcomes):
+                    await make_base_nodes_again(self._store)
                 _take_outcomes(planned, {topic.name: "creating" for topic in batch}, outcomes)
         return planned
 
@@ -376,4 +379,6 @@ def _as_kafka_error(error: KafkaError | RegistryError, what: str) -> KafkaError:
         return error
     if isinstance(error, OutOfRoom):
         return KafkaStorageError(f"{what}: {error}")
+    if isinstance(error, NoNode):
+        return RequestTimedOut(f"{what}: {error}: it was removed by hand; try again")
     return RequestTimedOut(f"{what}: the registry did not answer ({error}); it may or may not have been done")

@@ -565,6 +565,22 @@ def test_a_base_node_that_is_removed_by_hand_is_made_again_and_the_controller_go
     run(work())
 
 
+def test_a_creation_that_finds_a_base_node_gone_is_refused_and_the_next_one_succeeds(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path, 1) as (_, (only,)):
+            await answer(only.store.delete(znodes.TOPICS))
+            refused = (await only.controller.create_topics([TopicSpec("t")]))["t"]
+            assert isinstance(refused, RequestTimedOut)
+            assert str(refused) == (
+                "creating topic t: cannot create registry node /brokers/topics/t: its parent does not exist: it was "
+                "removed by hand; try again"
+            )
+            await only.controller.create_topics([TopicSpec("t")])
+            await only.until(lambda state: "t" in state.topics)
+
+    run(work())
+
+
 @pytest.mark.parametrize("partitions", [2, 1200])
 def test_a_topic_that_the_controller_deletes_is_known_as_deleted_when_it_is_seen_gone(
     tmp_path: Path, partitions: int
