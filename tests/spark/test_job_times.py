@@ -117,6 +117,19 @@ def test_a_replay_into_files_keeps_the_others(topics: Topics, spark: SparkSessio
 
 
 @pytest.mark.any_spark
+def test_a_replay_by_time_counts_a_record_of_any_time(topics: Topics) -> None:
+    topic = topics.new(**ANY_TIME)
+    send(topics, topic, b"a")
+    send(topics, topic, b"nano", at_ms=NANOSECONDS)
+    arguments = ("--bootstrap-server", topics.bootstrap, "--topic", topic, "--from-timestamp", "2013-01-01T00:00:00Z")
+    until = ("--to-timestamp", "2013-01-02T00:00:00Z", "--to-topic", topics.new(), "--exact-time")
+    result = CliRunner().invoke(replay.main, [*arguments, *until, "--dry-run", "--json"])
+    assert result.exit_code == 0, result.output
+    planned = json.loads(result.stdout)
+    assert (planned["offsets"], planned["records_in_time"], planned["records_outside"]) == (2, 1, 1)
+
+
+@pytest.mark.any_spark
 def test_the_source_names_the_record(topics: Topics, spark: SparkSession) -> None:
     topic = topics.new(**ANY_TIME)
     send(topics, topic, b"a", b"b")

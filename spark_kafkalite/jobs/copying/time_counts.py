@@ -11,8 +11,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from pyspark.sql.types import StructType
-
 from spark_kafkalite.jobs.copying.time_order import TimeCounts, TimeOrder
 from spark_kafkalite.jobs.load.planning import LoadPlan
 from spark_kafkalite.jobs.load.time_range import TimeRange
@@ -23,7 +21,7 @@ from spark_kafkalite.spark.reading.offset_ranges import OffsetRange
 from spark_kafkalite.spark.reading.partition_reader import read_ranges
 from spark_kafkalite.spark.reading.range_bytes import RangeBytes, measured
 from spark_kafkalite.spark.reading.read_plan import ReadPlan, tasks_of
-from spark_kafkalite.spark.reading.read_schema import projected_schema, spark_schema
+from spark_kafkalite.spark.reading.read_schema import copied_schema, projected_schema
 
 # A second or less to read and decode.
 COUNTED_BYTES: Final = 64 * 1024 * 1024
@@ -73,7 +71,7 @@ def count_times(
     counted = sum(each.size_bytes for each in sizes.values()) <= COUNTED_BYTES
     pieces = list(wholes.values()) if counted else list(pieces_of(wholes.values(), sizes))
     rows: dict[TopicPartition, list[int]] = {tp: [0, 0, 0] for tp in wholes}
-    plan = ReadPlan.of(options, projected_schema(StructType([spark_schema(include_headers=False)["timestamp"]])))
+    plan = ReadPlan.of(options, projected_schema(copied_schema("timestamp")))
     for task in tasks_of(options, [pieces]):
         for each, batches in read_ranges(plan, task):
             of_partition = rows[each.topic_partition]
