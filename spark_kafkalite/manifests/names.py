@@ -47,6 +47,8 @@ QUARANTINED: Final = "@quarantined"
 # Offsets of rows that are no records but documents, and the groups that these are of.
 ACCOUNT_OFFSET: Final = -1
 HELD_BACK_OFFSET: Final = -2
+# How the reason of such a record begins, and of no other one.
+TIMESTAMP_REASON: Final = "the record's timestamp, "
 DOCUMENT_GROUPS: Final[Mapping[int, str]] = {ACCOUNT_OFFSET: ACCOUNTS, HELD_BACK_OFFSET: QUARANTINED}
 
 

@@ -203,3 +203,24 @@ def test_numbers_in_json_are_milliseconds_wherever_they_are(
     for number, text in enumerate(NO_TIMES):
         for reason, path in zip(reasons[3 * number :], ("at", "in[1].at", "m.k"), strict=False):
             assert reason.startswith(f"field {path} is {text}, and TIMESTAMP (ms since the epoch"), reason
+
+
+@pytest.mark.any_spark
+@pytest.mark.parametrize("options", [(), BY_TASKS])
+def test_a_record_after_the_year_9999_goes_into_quarantine_of_a_delta_table(
+    topics: Topics, spark: SparkSession, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    topic, last_ms = topics.new(**ANY_TIME), 253_402_300_799_999
+    send(topics, topic, b"last", at_ms=last_ms)
+    send(topics, topic, b"later", at_ms=last_ms + 1)
+    send(topics, topic, b"nano", at_ms=NANOSECONDS)
+    arguments = ("--topic", topic, "--destination", str(tmp_path), "--table", "delta", *options)
+    refused = failure(hadoop_load, topics, *arguments, code=4)
+    assert f"offset 1 of {topic}-0: the record's timestamp, {last_ms + 1} ms, is after the year 9999" in refused
+    assert "--value" not in refused
+    summary = load(topics, topic, tmp_path, "--table", "delta", *options, "--max-quarantined", "2")
+    assert (summary["records"], summary["quarantined_records"]) == (1, 2)
+    assert summary["tables"][topic]["published"]
+    (file,) = data_files(tmp_path)
+    assert file.startswith(f"{topic}/day=9999-12-31/")
+    assert read_published(spark, str(tmp_path), check_counts=True).count() == 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal
+from zoneinfo import ZoneInfo
 
 if TYPE_CHECKING:
     from spark_kafkalite.spark.schema_registry import Registry
@@ -83,6 +85,14 @@ class FileLayout:
         if not _EVENT_TIME.fullmatch(self.event_time) or not self.event_time.isprintable():
             return f"--event-time {self.event_time}: not record, header:NAME or json:FIELD (json:a.b for a field of a)"
         return None
+
+    @property
+    def last_time_ms(self) -> int | None:
+        """The last ms whose directory of time has a year of four digits, None without such directories."""
+        if self.partition_by == "none":
+            return None
+        end = datetime(9999, 12, 31, 23, 59, 59, 999_000, ZoneInfo(self.time_zone))
+        return int((end - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1))
 
     def document(self) -> dict[str, str]:
         """Return the layout's fields for a manifest."""

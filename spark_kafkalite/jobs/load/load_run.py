@@ -227,6 +227,8 @@ def _publish(
     if plan.ranges:
         tables.check(layouts)
         tables.check_plain({each.topic_partition.topic for each in plan.ranges} - layouts.keys())
+        plan = replace(plan, last_times_ms=_last_times_ms(options, layouts))
+        planned = replace(planned, plan=plan)
     with publish.dropped_on_failure(files, run):
         if not plan.ranges:
             staged = Staged(ranges=check_accounts(plan, (), ()))
@@ -256,6 +258,12 @@ def _publish(
     published = publish.commit(files, run, plan, staged, newest, directories, _document(options, plan.topics))
     tables.publish(published)
     return published
+
+
+def _last_times_ms(options: LoadOptions, tables: Iterable[str]) -> dict[str, int]:
+    """Return up to which time the tables among the topics have days."""
+    found = {topic: options.of_topic(topic).layout.last_time_ms for topic in tables}
+    return {topic: last_ms for topic, last_ms in found.items() if last_ms is not None}
 
 
 def _staged(spark: SparkSession, files: Files, run: str, options: LoadOptions, planned: RoundPlan) -> Staged:

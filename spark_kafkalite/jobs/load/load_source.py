@@ -10,7 +10,8 @@ because tasks make the files. A load must also account for every offset. This fo
   the account of the range as JSON. The account takes the same way as the rows. So it arrives exactly once, as they do,
   even if Spark repeats a task.
 - A record whose timestamp no column of microseconds can hold does not fail the task. It becomes a document for the
-  quarantine, in the key of a row with the offset ``HELD_BACK_OFFSET``.
+  quarantine, in the key of a row with the offset ``HELD_BACK_OFFSET``. So does a record whose timestamp is above that
+  of its topic in :data:`LAST_TIMES` (JSON, ms by topic).
 
 With the option :data:`LAYOUT` (JSON) the tasks yield pieces of the layout's files instead of rows
 (``formats/parquet_pieces.py``).
@@ -22,6 +23,7 @@ import json
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -34,7 +36,7 @@ from spark_kafkalite.client.consume.passed_offsets import PassedOffsets
 from spark_kafkalite.jobs.formats.file_layout import FileLayout
 from spark_kafkalite.jobs.load.planning import LoadPlan, Tasks
 from spark_kafkalite.jobs.load.time_range import TimeRange
-from spark_kafkalite.manifests.names import ACCOUNT_OFFSET, DATA, GROUP, HELD_BACK_OFFSET
+from spark_kafkalite.manifests.names import ACCOUNT_OFFSET, DATA, GROUP, HELD_BACK_OFFSET, TIMESTAMP_REASON
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.options.options import ReaderOptions, reader_options
 from spark_kafkalite.spark.reading.offset_ranges import OffsetRange
@@ -47,6 +49,7 @@ FORMAT_NAME: Final = "kafkalite_load"
 TASKS: Final = "tasks"
 LAYOUT: Final = "layout"
 TIMES: Final = "times"
+LAST_TIMES: Final = "lasttimes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ def options_of(plan: LoadPlan, source_options: Mapping[str, str], pieces: FileLa
     options = {**source_options, "assign": plan.assign_option(), TASKS: tasks_json(plan.planned_tasks)}
     if plan.times is not None:
         options[TIMES] = json.dumps([plan.times.start_ms, plan.times.end_ms])
+    if plan.last_times_ms:
+        options[LAST_TIMES] = json.dumps(dict(plan.last_times_ms))
     return options if pieces is None else {**options, LAYOUT: json.dumps(asdict(pieces))}
 
 
@@ -115,6 +120,7 @@ class LoadReader(DataSourceReader):
         tasks: Tasks,
         layout: FileLayout | None = None,
         times: TimeRange | None = None,
+        last_times_ms: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """With a ``layout`` the tasks yield pieces of its files instead of rows."""
         self._options = options
@@ -122,6 +128,7 @@ class LoadReader(DataSourceReader):
         self._tasks = tasks
         self._layout = layout
         self._times = times
+        self._last_times_ms = dict(last_times_ms)
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks."""
@@ -141,7 +148,8 @@ class LoadReader(DataSourceReader):
         passed = PassedOffsets()
         beyond: dict[int, int] = {}
         for each, batches in read_ranges(self.plan, partition, passed, beyond):
-            yield from accounted(each, batches, passed, self.plan.schema, beyond, self._times)
+            last_ms = self._last_times_ms.get(each.topic_partition.topic)
+            yield from accounted(each, batches, passed, self.plan.schema, beyond, self._times, last_ms)
 
 
 class LoadSource(DataSource):
@@ -162,7 +170,8 @@ class LoadSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the tasks in the options. Raises SparkConditionError for an invalid option."""
-        given = {name: value for name, value in self.options.items() if name not in (TASKS, LAYOUT, TIMES)}
+        own = (TASKS, LAYOUT, TIMES, LAST_TIMES)
+        given = {name: value for name, value in self.options.items() if name not in own}
         options = reader_options(given)
         speak_of(SOURCE, options.subject)
         layout = None
@@ -170,7 +179,8 @@ class LoadSource(DataSource):
             layout, schema = FileLayout(**json.loads(self.options[LAYOUT])), spark_schema(include_headers=True)
         times = TimeRange(*json.loads(self.options[TIMES])) if TIMES in self.options else None
         tasks = tasks_from_json(self.options[TASKS])
-        return self.reader_type(options, projected_schema(schema), tasks, layout, times)
+        last_times_ms = json.loads(self.options.get(LAST_TIMES, "{}"))
+        return self.reader_type(options, projected_schema(schema), tasks, layout, times, last_times_ms)
 
 
 def accounted(
@@ -180,11 +190,12 @@ def accounted(
     schema: pa.Schema,
     beyond: MutableMapping[int, int],
     times: TimeRange | None = None,
+    last_ms: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range that are in ``times``, then its account as one more row.
 
     ``passed`` counts the decoded offsets. ``beyond`` has the timestamps in ms, by offset, of the rows in which they are
-    null: no range of times has these.
+    null: no range of times has these. They become documents, and so do rows with timestamps above ``last_ms``.
     """
     before = replace(passed)
     size_bytes = outside = 0
@@ -196,14 +207,14 @@ def accounted(
             beyond.clear()
             continue
         size_bytes += _data_bytes(batch.column("key")) + _data_bytes(batch.column("value"))
-        bounds += _timestamp_bounds(batch.column("timestamp").view(pa.int64()))
-        if beyond:
-            is_beyond = batch.column("timestamp").is_null()
-            for row in batch.filter(is_beyond).drop_columns("timestamp").to_pylist():
-                timestamp_ms = beyond[row["offset"]]
-                yield _document_row(HELD_BACK_OFFSET, held_back_document(row, timestamp_ms), schema)
-            batch = batch.filter(pc.invert(is_beyond))
+        found = _timestamp_bounds(batch)
+        if beyond or (last_ms is not None and found and found[0][1] > last_ms):
+            held_back = _held_back(batch, last_ms)
+            yield from _held_back_rows(batch.filter(held_back), beyond, schema)
+            batch = batch.filter(pc.invert(held_back))
             beyond.clear()
+            found = _timestamp_bounds(batch)
+        bounds += found
         yield batch
     account = RangeAccount(
         topic=each.topic_partition.topic,
@@ -222,11 +233,31 @@ def accounted(
     yield _document_row(ACCOUNT_OFFSET, account.to_json(), schema)
 
 
+def _held_back(batch: pa.RecordBatch, last_ms: int | None) -> pa.BooleanArray:
+    """Return a mask of the rows whose timestamp is null, or above ``last_ms``."""
+    timestamps = batch.column("timestamp")
+    if last_ms is None:
+        return timestamps.is_null()
+    microseconds = timestamps.view(pa.int64())
+    return pc.fill_null(pc.greater(microseconds, min(last_ms, TIMESTAMP_LIMIT_MS) * 1000), True)
+
+
+def _held_back_rows(batch: pa.RecordBatch, beyond: Mapping[int, int], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    milliseconds = pc.divide(batch.column("timestamp").view(pa.int64()), 1000).to_pylist()
+    for row, timestamp_ms in zip(batch.drop_columns("timestamp").to_pylist(), milliseconds, strict=True):
+        found_ms = beyond[row["offset"]] if timestamp_ms is None else timestamp_ms
+        yield _document_row(HELD_BACK_OFFSET, held_back_document(row, found_ms), schema)
+
+
 def held_back_document(row: Mapping[str, Any], timestamp_ms: int) -> str:
     """Return the quarantine's document of a row whose timestamp does not fit; ``staging`` makes those of other rows."""
+    if timestamp_ms > TIMESTAMP_LIMIT_MS:
+        problem = f"is beyond what a column of microseconds can hold (at most {TIMESTAMP_LIMIT_MS} ms)"
+    else:
+        problem = "is after the year 9999, and the last day of a Delta table is 9999-12-31"
     reason = (
-        f"the record's timestamp, {timestamp_ms} ms, is beyond what a column of microseconds can hold (at most "
-        f"{TIMESTAMP_LIMIT_MS} ms); its producer may have given another unit, such as nanoseconds"
+        f"{TIMESTAMP_REASON}{timestamp_ms} ms, {problem}; its producer may have given another unit, such as "
+        f"{'nanoseconds' if timestamp_ms > TIMESTAMP_LIMIT_MS else 'microseconds'}"
     )
     headers = row["headers"]
     document = {
@@ -254,8 +285,9 @@ def _data_bytes(cells: pa.BinaryArray) -> int:
     return int(pc.sum(pc.binary_length(cells)).as_py() or 0)
 
 
-def _timestamp_bounds(microseconds: pa.Int64Array) -> list[tuple[int, int]]:
+def _timestamp_bounds(batch: pa.RecordBatch) -> list[tuple[int, int]]:
     """Return the smallest and the largest timestamp in ms, without records that have none (-1 ms)."""
+    microseconds = batch.column("timestamp").view(pa.int64())
     found = pc.min_max(microseconds).as_py()
     if found["min"] is not None and found["min"] < 0:
         found = pc.min_max(microseconds.filter(pc.greater_equal(microseconds, 0))).as_py()

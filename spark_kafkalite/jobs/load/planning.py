@@ -71,7 +71,7 @@ class LoadPlan:
     known until now. ``skipped`` are partitions that this run leaves as they are. ``tasks`` are the ranges again, cut
     and grouped into tasks. If ``tasks`` is empty, each range is a task. ``ended_at_ms`` is the time of the logs' ends,
     and ``at_end`` are the partitions that are read up to them. With ``times`` only records in that time range are
-    written.
+    written. ``last_times_ms`` are by topic: records with a later timestamp go into quarantine.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -84,6 +84,7 @@ class LoadPlan:
     ended_at_ms: int = 0
     at_end: frozenset[TopicPartition] = frozenset()
     times: TimeRange | None = None
+    last_times_ms: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def planned_tasks(self) -> Tasks:

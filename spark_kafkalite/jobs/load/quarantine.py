@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_kafkalite.jobs.load.accounting import AuditError
 from spark_kafkalite.manifests.files import Files
 from spark_kafkalite.manifests.manifest import QUARANTINE, FilePart, PublishedFile, staging_path
-from spark_kafkalite.manifests.names import GROUP, directory_name, shared_file_name, staged_topic
+from spark_kafkalite.manifests.names import GROUP, TIMESTAMP_REASON, directory_name, shared_file_name, staged_topic
 from spark_kafkalite.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -73,9 +73,10 @@ class Quarantined:
 def check_quarantined(found: Quarantined, records: int, bound: MaxQuarantined) -> None:
     """Raise AuditError where a run has more than it may have; ``records`` are all that it read."""
     if not bound.allows(found.records, records):
+        fix = "" if TIMESTAMP_REASON in found.first else "fix --value or --value-schema, or "
         raise AuditError(
             f"{found.records} of {records} records cannot be decoded, and --max-quarantined is {bound}; the first is "
-            f"{found.first}; nothing was published: read it with kafkalite consume, fix --value or --value-schema, or "
+            f"{found.first}; nothing was published: read it with kafkalite consume, {fix}"
             "run with a higher --max-quarantined, which puts such records under _kafkalite/quarantine"
         )
 

@@ -6,6 +6,7 @@ import pytest
 
 from spark_kafkalite.jobs.load.accounting import AuditError
 from spark_kafkalite.jobs.load.quarantine import MaxQuarantined, Quarantined, check_quarantined
+from spark_kafkalite.manifests.names import TIMESTAMP_REASON
 from spark_kafkalite.model import TopicPartition
 
 
@@ -39,3 +40,8 @@ def test_too_many_are_told_with_the_first() -> None:
     check_quarantined(found, 3, MaxQuarantined(3))
     with pytest.raises(AuditError, match=r"3 of 9 records cannot be decoded, .* 2; the first is offset 5 of t-0: it"):
         check_quarantined(found, 9, MaxQuarantined(2))
+    late = Quarantined({TopicPartition("t", 0): 1}, f"offset 5 of t-0: {TIMESTAMP_REASON}7 ms, is bad")
+    with pytest.raises(AuditError) as caught:
+        check_quarantined(late, 9, MaxQuarantined())
+    # No other --value helps.
+    assert "--value" not in str(caught.value) and "run with a higher --max-quarantined" in str(caught.value)
