@@ -21,7 +21,7 @@ from spark_kafkalite.jobs.load.completeness import LATE_DIRECTORY, SUCCESS
 from spark_kafkalite.jobs.program.command import JobCommand, keep_manifests_option, lease_options, names_in
 from spark_kafkalite.jobs.program.quantities import Duration, Size
 from spark_kafkalite.jobs.program.session import reachable_files, say, start_session
-from spark_kafkalite.jobs.tables.delta_tables import table_topics
+from spark_kafkalite.jobs.tables.table_mark import table_topics
 from spark_kafkalite.jobs.tables.table_errors import TableError
 from spark_kafkalite.manifests.files import Files
 from spark_kafkalite.manifests.manifest import Manifest, ManifestError

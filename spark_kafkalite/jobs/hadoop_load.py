@@ -44,6 +44,7 @@ from spark_kafkalite.jobs.program.destination_files import files_of, files_witho
 from spark_kafkalite.jobs.program.outcome import ExitCode, error_line
 from spark_kafkalite.jobs.program.quantities import Duration, Share, Size
 from spark_kafkalite.jobs.program.session import say, start_session
+from spark_kafkalite.jobs.tables.table_mark import table_topics
 from spark_kafkalite.manifests.files import Files
 from spark_kafkalite.settings import read_properties
 
@@ -241,7 +242,7 @@ def main(**given: Any) -> None:
         _sense(given)
         return
     # Arrow, which --sensor does without.
-    from spark_kafkalite.jobs.tables.delta_tables import DeltaTables, table_topics
+    from spark_kafkalite.jobs.tables.delta_tables import DeltaTables
     from spark_kafkalite.jobs.tables.table_checkpoints import add_tables
 
     options = _options(given)
@@ -299,8 +300,6 @@ def _columns(session: Callable[[], SparkSession], value: str, value_schema: str 
 
 def _topics_to_resync(options: LoadOptions, files: Files) -> tuple[str, ...]:
     """Return the named topics, and the tables whose names the pattern matches."""
-    from spark_kafkalite.jobs.tables.delta_tables import table_topics
-
     pattern = options.pattern
     matching = [each for each in table_topics(files) if pattern is not None and re.fullmatch(pattern, each)]
     return tuple(dict.fromkeys((*options.topics, *matching)))

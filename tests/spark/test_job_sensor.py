@@ -70,6 +70,38 @@ def test_records_that_wait_are_counted_by_topic_until_they_are_loaded(topics: To
     assert everything_in(destination) == before
 
 
+def test_a_sensor_checks_tables_as_the_run_does(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.new()
+    topics.fill(topic, "a", timestamp_ms=NEW_YEAR_MS)
+    delta = ("--table", "delta")
+    assert sensed(topics, topic, tmp_path, *delta)[0] == 0
+    load(topics, topic, tmp_path, *delta)
+    assert sensed(topics, topic, tmp_path) == (7, NOTHING)
+    topics.fill(topic, "b", timestamp_ms=NEW_YEAR_MS)
+    run = load(topics, topic, tmp_path)
+    log, mark = tmp_path / topic / "_delta_log", tmp_path / "_kafkalite" / "tables" / topic / "table.json"
+    # As a run leaves it that dies before its commit to the table.
+    (commit, known) = log / f"{1:020d}.json", mark.read_text()
+    commit.unlink()
+    mark.write_text(json.dumps(json.loads(known) | {"published": 1, "checked": 1}))
+    before = everything_in(tmp_path)
+    (newest,) = (json.loads((tmp_path / each).read_text())["run"] for each in run["manifests"])
+    assert sensed(topics, topic, tmp_path) == (0, {**NOTHING, "unfinished": newest})
+    assert everything_in(tmp_path) == before
+    mark.write_text(known)
+    given = ("--topic", topic, "--destination", str(tmp_path))
+    for options in ((), delta):
+        (sensor, load_itself) = (
+            failure(hadoop_load, topics, *given, *options, *way, code=5) for way in (["--sensor"], [])
+        )
+        assert sensor == load_itself
+        assert "has manifest 1 as its last transaction, but manifest 2 was published in it" in sensor
+    mark.unlink()
+    topics.fill(topic, "c")
+    refused = failure(hadoop_load, topics, *given, "--sensor", code=5)
+    assert "is the log of a Delta table that this destination has no mark of" in refused
+
+
 def test_a_run_that_committed_and_did_not_end_is_work(topics: Topics, tmp_path: Path) -> None:
     topic = topics.new()
     topics.fill(topic, "a", timestamp_ms=NEW_YEAR_MS)

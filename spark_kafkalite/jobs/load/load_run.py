@@ -127,7 +127,7 @@ def _check_layouts(session: Callable[[], SparkSession], files: Files, options: L
     # With PySpark's types, which a run without a change does without.
     from spark_kafkalite.jobs.formats.decoding import value_column_type
     from spark_kafkalite.jobs.load.layout_changes import WrittenLayout, check_layouts, written_layouts
-    from spark_kafkalite.jobs.tables.delta_tables import table_topics
+    from spark_kafkalite.jobs.tables.table_mark import table_topics
 
     def type_of(form: tuple[str, str | None]) -> DataType:
         if form[1] is not None:

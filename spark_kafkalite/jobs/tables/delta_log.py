@@ -19,12 +19,11 @@ import pyarrow.parquet as pq
 
 from spark_kafkalite.jobs.tables.delta_actions import Action
 from spark_kafkalite.jobs.tables.table_errors import TableError
-from spark_kafkalite.jobs.tables.table_state import LogReplay, TableState, actions_in, files_of
+from spark_kafkalite.jobs.tables.table_state import LOG, LogReplay, TableState, actions_in, files_of
 from spark_kafkalite.manifests.files import Files
 
 T = TypeVar("T")
 
-LOG: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"(\d{20})\.json", re.ASCII)
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet", re.ASCII)
 _UNKNOWN_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.[0-9A-Fa-f-]{36}\.(?:parquet|json)", re.ASCII)

@@ -20,7 +20,7 @@ was paused for long adds nothing twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
@@ -29,7 +29,7 @@ from spark_kafkalite.jobs.destination import publish
 from spark_kafkalite.jobs.destination.lease import DestinationHeld
 from spark_kafkalite.jobs.program.faults import fault_point
 from spark_kafkalite.jobs.tables import delta_actions
-from spark_kafkalite.jobs.tables.delta_log import LOG, DeltaLog
+from spark_kafkalite.jobs.tables.delta_log import DeltaLog
 from spark_kafkalite.jobs.tables.footers import table_files
 from spark_kafkalite.jobs.tables.publication import (
     Batch,
@@ -45,9 +45,9 @@ from spark_kafkalite.jobs.tables.publication import (
     table_directory,
 )
 from spark_kafkalite.jobs.tables.table_errors import TableError, resync_command
-from spark_kafkalite.jobs.tables.table_mark import TABLES, TableMark, contradiction, mark_path
+from spark_kafkalite.jobs.tables.table_mark import TABLES, TableMark, contradiction, mark_path, table_topics
 from spark_kafkalite.jobs.tables.table_schema import Schema
-from spark_kafkalite.jobs.tables.table_state import TableState
+from spark_kafkalite.jobs.tables.table_state import LOG, TableState
 from spark_kafkalite.manifests.files import FileExists, Files
 from spark_kafkalite.manifests.manifest import Manifest, PublishedFile
 from spark_kafkalite.manifests.names import directory_name
@@ -84,15 +84,11 @@ class DeltaTable:
         return 0 if self.state is None else self.state.transactions.get(self.mark.app_id, 0)
 
 
-def table_topics(files: Files) -> list[str]:
-    """Return the topics of a destination that are tables."""
-    return [name for name in files.names(TABLES) if files.exists(mark_path(name))]
-
-
 class DeltaTables:
     """The tables of one destination, for one run of the loader."""
 
-    def __init__(self, files: Files, columns_of: ColumnsOf) -> None:
+    def __init__(self, files: Files, columns_of: ColumnsOf | None) -> None:
+        """``columns_of`` None: schemas are not compared. For :meth:`check_only`."""
         self._files = files
         self._columns_of = columns_of
         self._tables: dict[str, DeltaTable] = {}
@@ -134,8 +130,7 @@ class DeltaTables:
                 self._check_no_log(topic, log)
             columns = partition_columns_of(layout) if state is None else state.partition_columns
             check_layout(topic, layout, None if state is None else columns)
-            wanted = schema_for(self._columns_of, topic, layout, columns)
-            grown_schema(topic, None if state is None else state.schema, wanted)
+            self._grown(topic, None if state is None else state.schema, layout, columns)
 
     def check_plain(self, topics: Collection[str]) -> None:
         """Raise TableError if a topic that is no table here would be loaded into the table of another writer.
@@ -162,6 +157,12 @@ class DeltaTables:
         for topic in layouts.keys() - set(made):
             table = self._new(topic, TableMark.new(number))
             self._check_history(table, self._manifests_after(0, number), layouts[topic])
+
+    def unfinished_run(self, newest: Manifest | None) -> str | None:
+        """Return the first run that a table lacks, None if no table lacks one. After :meth:`check_only`."""
+        number = 0 if newest is None else newest.number
+        lacking = (batch for table in self._tables.values() for batch in self._lacking(table, number))
+        return next((batch.manifests[0].run for batch in lacking), None)
 
     def make(self, layouts: Mapping[str, Mapping[str, str]], newest_number: int) -> None:
         """Make the tables of topics that have been loaded without one. Raises TableError before it writes one.
@@ -305,20 +306,24 @@ class DeltaTables:
         for batch in batches(table.topic, manifests, 0, table.mark.history):
             columns = columns if columns is not None else batch.partition_columns
             check_batch(table.topic, batch, columns)
-            schema = self._schema_with(table.topic, schema, batch, columns)
+            if self._columns_of is not None:
+                schema = self._schema_with(table.topic, schema, batch, columns)
             table_files(self._files, batch.files)
         if layout is not None:
             check_layout(table.topic, layout, columns)
-            wanted = schema_for(self._columns_of, table.topic, layout, partition_columns_of(layout))
-            grown_schema(table.topic, schema, wanted)
+            self._grown(table.topic, schema, layout, partition_columns_of(layout))
 
-    def _catch_up(self, table: DeltaTable, newest_number: int) -> None:
-        """Commit the manifests that the table lacks, and bring its mark up to date."""
+    def _lacking(self, table: DeltaTable, newest_number: int) -> Iterator[Batch]:
+        """Yield the commits that the table lacks."""
         seen = table.seen
         if newest_number > seen:
             manifests = self._manifests_after(0 if seen < table.mark.history else seen, newest_number)
-            for batch in batches(table.topic, manifests, table.number, table.mark.history):
-                self._commit(table, batch)
+            yield from batches(table.topic, manifests, table.number, table.mark.history)
+
+    def _catch_up(self, table: DeltaTable, newest_number: int) -> None:
+        """Commit the manifests that the table lacks, and bring its mark up to date."""
+        for batch in self._lacking(table, newest_number):
+            self._commit(table, batch)
         mark = replace(table.mark, published=table.number, checked=newest_number)
         # Manifests that were restored from an older copy take numbers again that were checked.
         lags = not mark.checked - _CHECK_EVERY < table.mark.checked <= mark.checked
@@ -359,10 +364,17 @@ class DeltaTables:
     def _schema_with(self, topic: str, schema: Schema | None, batch: Batch, columns: Sequence[str]) -> Schema:
         """Return a table's schema, None before its first commit, with the columns of a batch."""
         for manifest in batch.manifests:
-            wanted = schema_for(self._columns_of, topic, manifest.layout_of(topic), columns)
-            schema = grown_schema(topic, schema, wanted)
+            schema = self._grown(topic, schema, manifest.layout_of(topic), columns)
         assert schema is not None, "a batch has a manifest"
         return schema
+
+    def _grown(
+        self, topic: str, schema: Schema | None, layout: Mapping[str, str], columns: Sequence[str]
+    ) -> Schema | None:
+        """Return a schema with the columns of files of a layout; without a comparison the schema itself."""
+        if self._columns_of is None:
+            return schema
+        return grown_schema(topic, schema, schema_for(self._columns_of, topic, layout, columns))
 
     def _manifests_after(self, number: int, newest_number: int) -> list[Manifest]:
         """Return the manifests above ``number``; they are read once for all tables."""

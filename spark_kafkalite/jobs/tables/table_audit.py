@@ -15,9 +15,8 @@ from urllib.parse import unquote
 
 from spark_kafkalite.jobs.tables.delta_actions import ENGINE, Action
 from spark_kafkalite.jobs.tables.delta_log import DeltaLog
-from spark_kafkalite.jobs.tables.delta_tables import table_topics
 from spark_kafkalite.jobs.tables.table_errors import TableError, some_of
-from spark_kafkalite.jobs.tables.table_mark import TableMark, contradiction, mark_path
+from spark_kafkalite.jobs.tables.table_mark import TableMark, contradiction, mark_path, table_topics
 from spark_kafkalite.jobs.tables.table_state import TableState
 from spark_kafkalite.manifests.files import Files
 from spark_kafkalite.manifests.manifest import Manifest, PublishedFile

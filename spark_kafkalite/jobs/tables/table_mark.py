@@ -7,7 +7,7 @@ and a table can be deleted or made again under the same name. So every run compa
 - one that is older or missing, or another id of the table, means that the table lacks or may lack what was published.
   Nothing is added then, because files that an OPTIMIZE has merged would count twice.
 
-Pure. JSON, UTF-8, replaced in one step.
+JSON, UTF-8, replaced in one step. Pure but for :func:`table_topics`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from spark_kafkalite.jobs.tables.table_errors import TableError, resync_command
 from spark_kafkalite.jobs.tables.table_state import TableState
+from spark_kafkalite.manifests.files import Files
 from spark_kafkalite.manifests.manifest import HOME
 
 TABLES: Final = f"{HOME}/tables"
@@ -72,6 +73,11 @@ class TableMark:
 def mark_path(directory: str) -> str:
     """Return the path of a table's mark. ``directory`` is the table's."""
     return f"{TABLES}/{directory}/table.json"
+
+
+def table_topics(files: Files) -> list[str]:
+    """Return the topics of a destination that are tables."""
+    return [name for name in files.names(TABLES) if files.exists(mark_path(name))]
 
 
 def contradiction(

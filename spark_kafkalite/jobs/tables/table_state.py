@@ -16,6 +16,8 @@ from spark_kafkalite.jobs.tables.delta_actions import READER_VERSION, WRITER_VER
 from spark_kafkalite.jobs.tables.table_errors import TableError
 from spark_kafkalite.jobs.tables.table_schema import Schema, feature_of_columns
 
+# The directory of a table's log, below the table.
+LOG: Final = "_delta_log"
 # Writers of version 7 list what version 2 has without a list.
 _WRITER_WITH_FEATURES: Final = 7
 _READER_WITH_FEATURES: Final = 3

@@ -15,9 +15,10 @@ from spark_kafkalite.jobs.destination import folding, publish
 from spark_kafkalite.jobs.destination.lease import DestinationHeld
 from spark_kafkalite.jobs.tables import table_checkpoints
 from spark_kafkalite.jobs.tables.delta_log import DeltaLog, Listing
-from spark_kafkalite.jobs.tables.delta_tables import DeltaTables, table_topics
+from spark_kafkalite.jobs.tables.delta_tables import DeltaTables
 from spark_kafkalite.jobs.tables.table_checkpoints import write_checkpoint
 from spark_kafkalite.jobs.tables.table_errors import TableError
+from spark_kafkalite.jobs.tables.table_mark import table_topics
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 
