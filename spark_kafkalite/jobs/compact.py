@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,8 +21,8 @@ from spark_kafkalite.jobs.load.completeness import LATE_DIRECTORY, SUCCESS
 from spark_kafkalite.jobs.program.command import JobCommand, keep_manifests_option, lease_options, names_in
 from spark_kafkalite.jobs.program.quantities import Duration, Size
 from spark_kafkalite.jobs.program.session import reachable_files, say, start_session
-from spark_kafkalite.jobs.tables.table_mark import table_topics
 from spark_kafkalite.jobs.tables.table_errors import TableError
+from spark_kafkalite.jobs.tables.table_mark import table_topics
 from spark_kafkalite.manifests.files import Files
 from spark_kafkalite.manifests.manifest import Manifest, ManifestError
 from spark_kafkalite.manifests.manifest_checkpoint import published_files
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # Of what one manifest publishes: a run that is stopped loses one round's work.
 _ROUND_BYTES: Final = 16 * 1024**3
+_OF_TABLES: Final = "a Delta table names the files that compact would replace; merge them with OPTIMIZE in Spark"
 
 
 @click.command(name="compact", cls=JobCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -74,7 +75,7 @@ def main(**given: Any) -> None:
     spark = start_session("kafkalite compact")
     files = reachable_files(spark, "--destination", given["destination"])
     if given["dry_run"]:
-        summary = _summary(files, _planned(files, given))
+        summary = _summary(files, *_planned(files, given))
     else:
         if publish.newest_manifest(files) is None:
             # Before the lease, which would make the directory of a name that is mistyped.
@@ -93,8 +94,8 @@ def run_compact(spark: SparkSession, files: Files, given: Mapping[str, Any], new
     ``newest`` is the destination's newest manifest, after its recovery. Raises ManifestError, also where nothing was
     published, AuditError, and what Spark and the file system raise.
     """
-    plan = _planned(files, given)
-    summary = _summary(files, plan)
+    plan, tables = _planned(files, given)
+    summary = _summary(files, plan, tables)
     for merges in merge_planning.rounds(plan.merges, _ROUND_BYTES):
         assert newest is not None, "what is merged was published"
         newest = compaction.compact(spark, files, merges, newest)
@@ -110,7 +111,8 @@ def _nothing_published(files: Files) -> str:
     return f"{files.root}: no load run has published records here; see _kafkalite/manifests"
 
 
-def _planned(files: Files, given: Mapping[str, Any]) -> MergePlan:
+def _planned(files: Files, given: Mapping[str, Any]) -> tuple[MergePlan, list[str]]:
+    """Return the merges, and the topics that are left out because they are Delta tables."""
     published = published_files(publish.manifests(files))
     if not published:
         raise ManifestError(_nothing_published(files))
@@ -118,17 +120,16 @@ def _planned(files: Files, given: Mapping[str, Any]) -> MergePlan:
     unknown = names - {file.topic for _, file in published}
     if unknown:
         raise click.BadParameter(f"{files.root} has no files of {', '.join(sorted(unknown))}", param_hint="--topic")
-    tables = sorted({file.topic for _, file in published if not names or file.topic in names} & {*table_topics(files)})
-    if tables:
-        raise TableError(
-            f"{files.root}: {listed(tables)}: a Delta table names the files that compact would replace; merge them "
-            "with OPTIMIZE in Spark, and choose other topics with --topic"
-        )
-    chosen = [(manifest, file) for manifest, file in published if not names or file.topic in names]
+    tables = {file.topic for _, file in published} & {*table_topics(files)}
+    if named := sorted(names & tables):
+        raise TableError(f"{files.root}: {listed(named)}: {_OF_TABLES}; choose other topics with --topic")
+    topics = (names or {file.topic for _, file in published}) - tables
+    chosen = [(manifest, file) for manifest, file in published if file.topic in topics]
     bounds = MergeBounds(given["min_files"], given["file_size"])
-    return merge_planning.plan_merges(
+    plan = merge_planning.plan_merges(
         compaction.with_sizes(files, chosen), bounds, _settled(files, given["older_than"], datetime.now(UTC))
     )
+    return plan, [] if names else sorted(tables)
 
 
 def _settled(files: Files, older_than_ms: int | None, now: datetime) -> Callable[[str, str], bool]:
@@ -138,7 +139,7 @@ def _settled(files: Files, older_than_ms: int | None, now: datetime) -> Callable
     return lambda directory, _: files.exists(f"{directory.replace(f'/{LATE_DIRECTORY}/', '/', 1)}/{SUCCESS}")
 
 
-def _summary(files: Files, plan: MergePlan) -> dict[str, Any]:
+def _summary(files: Files, plan: MergePlan, tables: Sequence[str]) -> dict[str, Any]:
     return {
         "destination": files.root,
         "manifests": [],
@@ -151,6 +152,7 @@ def _summary(files: Files, plan: MergePlan) -> dict[str, Any]:
         "records": 0,
         "waiting": list(plan.waiting),
         "unreadable": plan.unreadable,
+        "tables": list(tables),
         "deleted_runs": [],
         "not_folded": None,
     }
@@ -171,6 +173,8 @@ def _sentence(summary: dict[str, Any], is_dry_run: bool) -> str:
         lines.append(f"nothing to merge in {summary['destination']}")
     if summary["waiting"]:
         lines.append(f"left, because they are not complete: {listed(summary['waiting'])}")
+    if summary["tables"]:
+        lines.append(f"left topics that are Delta tables: {listed(summary['tables'])}: {_OF_TABLES}")
     if summary["unreadable"]:
         lines.append(f"left {summary['unreadable']} files of formats that are not merged")
     if summary["deleted_runs"]:

@@ -155,8 +155,17 @@ def test_what_a_table_cannot_take_is_refused_before_anything_is_loaded(topics: T
     told = failure(hadoop_load, topics, *given, "--table", "delta", "--format", "orc", code=2)
     assert "--table delta needs --format parquet, not orc" in told
     assert len(data_files(tmp_path)) == 1
-    result = CliRunner().invoke(compact.main, ["--destination", str(tmp_path)])
-    assert result.exit_code == 5 and "OPTIMIZE in Spark" in result.output
+    refused = CliRunner().invoke(compact.main, ["--destination", str(tmp_path), "--topic", topic])
+    assert refused.exit_code == 5 and "OPTIMIZE in Spark" in refused.output
+    plain = topics.new()
+    for value in "ab":
+        topics.fill(plain, [value], timestamp_ms=NEW_YEAR_MS)
+        load(topics, plain, tmp_path)
+    merging = ["--destination", str(tmp_path), "--min-files", "2", "--older-than", "0s"]
+    told = CliRunner().invoke(compact.main, [*merging, "--dry-run"])
+    assert f"left topics that are Delta tables: {topic}: a Delta table names" in told.output
+    merged = run_alone(compact, *merging)
+    assert merged["tables"] == [topic] and [each["files"] for each in merged["merges"]] == [2]
     hidden = ["--topic", "_schemas", "--destination", str(tmp_path), "--table", "delta"]
     topics.admin.create_topics(["_schemas"])
     try:
