@@ -315,6 +315,10 @@ def test_wrong_options_are_told_before_anything_runs(topics: Topics, tmp_path: P
     for given, told in [
         (["--codec", "brotli"], "--codec brotli: --format parquet has none, snappy, gzip, lz4_raw, zstd"),
         (["--value", "json", "--value-schema", "id NUMBER"], "'id NUMBER' is neither DDL such as"),
+        (
+            ["--value", "json", "--value-schema", "a ARRAY<STRUCT<m: MAP<INT, STRING>>>"],
+            "field a[].m is MAP<INT,STRING>, and the keys of a map in JSON can only be STRING: give MAP<STRING,STRING>",
+        ),
         (["--format", "avro"], "'avro' is not one of 'parquet', 'orc', 'text'"),
     ]:
         arguments = ["--bootstrap-server", topics.bootstrap, "--topic", "absent", "--destination", str(tmp_path / "to")]

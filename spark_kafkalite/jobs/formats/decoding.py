@@ -58,7 +58,27 @@ def value_type(schema: str) -> StructType:
         ) from error
     if not isinstance(found, StructType) or not found.fields:
         raise ValueError(f"{_shown(text)!r} names no column")
+    _check_map_keys(found, "")
     return found
+
+
+def _check_map_keys(kind: DataType, path: str) -> None:
+    """Raise ValueError for a map whose keys are no strings: the names of a JSON object are nothing else."""
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    if isinstance(kind, StructType):
+        for field in kind:
+            _check_map_keys(field.dataType, f"{path}.{field.name}".lstrip("."))
+    elif isinstance(kind, ArrayType):
+        _check_map_keys(kind.elementType, f"{path}[]")
+    elif isinstance(kind, MapType):
+        if not isinstance(kind.keyType, StringType):
+            raise ValueError(
+                f"field {path} is {_shown(kind.simpleString().upper())}, and the keys of a map in JSON can only be "
+                f"STRING: give MAP<STRING,{_shown(kind.valueType.simpleString().upper())}>, and cast the keys where "
+                "you read the files"
+            )
+        _check_map_keys(kind.valueType, f"{path}{{}}")
 
 
 def check_value_schema(layout: FileLayout) -> None:
