@@ -107,6 +107,7 @@ def _sign(class_names: str, message: str, advice: str) -> _Sign:
 
 _UP: Final = "check its scheme, host and port, and that its file system is up"
 _QUOTA: Final = "raise the quota of that directory (hdfs dfsadmin -setSpaceQuota or -setQuota), or make room in it"
+_SHORTER: Final = "choose a shorter name: most file systems take 255 bytes in a name, and 4,096 in a path"
 # The first matching sign applies.
 _SIGNS: Final = (
     _sign("", r"No space left on device|Disk quota exceeded", "make room there and run again"),
@@ -125,6 +126,7 @@ _SIGNS: Final = (
     ),
     _sign(r"ParentNotDirectoryException|NotDirectoryException|PathIsNotDirectory", "", "choose a place below no file"),
     _sign("", r"Not a directory|Mkdirs failed|Parent path is not a directory", "choose a place below no file"),
+    _sign("", r"path component name limit of .* is exceeded|Pathname too long|File name too long", _SHORTER),
     _sign("", r"Name node is in safe mode|SafeModeException", "run again when its name node takes writes"),
     _sign(r"java\.net\.(ConnectException|NoRouteToHostException|UnknownHostException)", "", _UP),
     _sign(r"ConnectTimeoutException", "", _UP),
@@ -146,6 +148,9 @@ _ADVICE: Final = {
     errno.EPERM: "run as a user with write permission there, or change its permissions",
     errno.ENOTDIR: "choose a place below no file",
     errno.EEXIST: "choose a place below no file",
+    errno.ENAMETOOLONG: _SHORTER,
+    # Of a directory that is to be made, as in /proc.
+    errno.ENOENT: "check that its directory exists, and that its file system takes new files",
 }
 # The errors of operations on an open file: they do not name the file.
 _DISK_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE})

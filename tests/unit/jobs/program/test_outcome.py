@@ -4,6 +4,7 @@ Left out of them are stack traces, and most of the long paths.
 """
 
 import errno
+import os
 
 import pytest
 
@@ -107,6 +108,16 @@ FILE_SYSTEMS = {
         ],
         "RemoteException: The DiskSpace quota of /q is exceeded: quota = 1000 B but diskspace consumed = 134217728 B = "
         "128 MB; raise the quota of that directory (hdfs dfsadmin -setSpaceQuota or -setQuota), or make room in it",
+    ),
+    "a long name in HDFS": (
+        [
+            Cause(
+                "org.apache.hadoop.ipc.RemoteException",
+                "The maximum path component name limit of xxx in directory /q is exceeded: limit=255 length=300",
+            ),
+        ],
+        "RemoteException: The maximum path component name limit of xxx in directory /q is exceeded: limit=255 "
+        "length=300; choose a shorter name: most file systems take 255 bytes in a name, and 4,096 in a path",
     ),
     "a quota of names in HDFS": (
         [
@@ -222,6 +233,12 @@ def test_errors_of_the_operating_system() -> None:
         ExitCode.DESTINATION,
         "No space left on device; make room there and run again",
     )
+    for number, advice in (
+        (errno.ENAMETOOLONG, "File name too long; choose a shorter name: most file systems take 255 bytes in a name"),
+        (errno.ENOENT, "No such file or directory; check that its directory exists, and that its file system takes"),
+    ):
+        told = of_os_error(OSError(number, os.strerror(number), "/proc/x"))
+        assert told.code == ExitCode.DESTINATION and told.line.startswith(f"/proc/x: {advice}")
     # py4j's socket, when the JVM is gone.
     assert of_os_error(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")).code == ExitCode.FAILED
 
