@@ -19,6 +19,7 @@ from weakref import WeakSet
 from spark_kafkalite.spark.pyspark_versions import register_source
 from spark_kafkalite.spark.source import KafkaliteDataSource
 from spark_kafkalite.spark.workers.unix_sockets import recommend_unix_sockets
+from spark_kafkalite.spark.workers.warm_up import warm_up
 from spark_kafkalite.spark.workers.worker_python import provide_python
 
 if TYPE_CHECKING:
@@ -35,8 +36,14 @@ def register(spark: SparkSession) -> None:
 
     If ``PYSPARK_PYTHON`` is not set, and Spark's ``python3`` lacks this package, the application's Python workers use
     the virtual environment of this process. Recommends Unix sockets for Python workers, once, where Spark has them and
-    the session does not use them.
+    the session does not use them. Starts the processes of the first ``.load()`` in the background
+    (``workers.warm_up``).
     """
+    _register(spark)
+    warm_up(spark)
+
+
+def _register(spark: SparkSession) -> None:
     provide_python(spark, will_register=True)
     register_source(spark, KafkaliteDataSource)
     _REGISTERED.add(spark)
@@ -47,7 +54,7 @@ def register(spark: SparkSession) -> None:
 def register_if_hidden(spark: SparkSession) -> None:
     """Register the format if Spark's Python cannot find it and another one can be chosen; else warn of that Python."""
     if spark not in _REGISTERED and provide_python(spark, will_register=False):
-        register(spark)
+        _register(spark)
 
 
 def _link_files_of_streams() -> None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from spark_kafkalite.spark.options.options import ReaderOptions, WriterOptions
 
 FORMAT_NAME = "kafkalite"
+# The option of a load that only starts Spark's processes (``workers.warm_up``).
+WARM_UP = "kafkalite.warmup"
 
 
 class _GivenOptions(dict[str, str]):
@@ -61,6 +63,9 @@ class KafkaliteDataSource(DataSource):
         from spark_kafkalite.spark.reading.cluster_offsets import ClusterOffsets
         from spark_kafkalite.spark.reading.read_schema import spark_schema
 
+        if WARM_UP in self.options:
+            # What other loads need is imported now.
+            return spark_schema(include_headers=False)
         options = self._reading()
         ClusterOffsets(options).check()
         return spark_schema(options.include_headers)

@@ -44,6 +44,7 @@ from spark_kafkalite.spark.watching.query_figures import SINK_SIDE, SOURCE_SIDE,
 from spark_kafkalite.spark.watching.query_lag import ASK_TIMEOUT_MS, QueryPartitionLag, RecordTimes, log_ends_of
 from spark_kafkalite.spark.watching.query_pages import as_json, as_prometheus
 from spark_kafkalite.spark.workers.unix_sockets import recommend_unix_sockets
+from spark_kafkalite.spark.workers.warm_up import warm_up
 from spark_kafkalite.spark.workers.worker_log import SINK
 
 if TYPE_CHECKING:
@@ -371,6 +372,7 @@ def install_listener(spark: SparkSession) -> KafkaliteListener:
         listener = _INSTALLED[spark] = KafkaliteListener(spark)
         spark.streams.addListener(listener)
         register_if_hidden(spark)
+        warm_up(spark)
         recommend_unix_sockets(spark)
         try:
             jvm: Any = spark._jvm
