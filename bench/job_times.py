@@ -4,7 +4,7 @@ Ours is ``kafkalite jobs run hadoop_load``; the peer is a program with the JVM c
 writes them by day. Both start their Python, their JVM and their Spark, read one topic of 100 B values, and end. Each
 runs on our broker and on Apache Kafka 4.3. A part of ``spark_latency.py``; one size alone:
 
-    .venv-spark42/bin/python -m bench.job_times --rows 1000000 --rounds 1
+    .venv-spark42/bin/python -m bench.job_times --rows 1000000 --rounds 1 --broker kafkalite
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ from tests.lab.apache_kafka import ApacheKafka
 SIZES: Final = (1_000_000, 10_000_000, 100_000_000)
 QUICK_SIZES: Final = (1_000_000,)
 VALUE_BYTES: Final = 100
+BROKERS: Final = ("kafkalite", "Apache Kafka")
 # In each broker's log, in what ours writes and in what the peer writes; with room for both rounds' leftovers.
 _BYTES_OF_A_ROW: Final = 6 * (VALUE_BYTES + 20)
 
@@ -45,19 +46,15 @@ def rows(quick: bool) -> Iterator[Row]:
             yield from times(Path(directory), count, 1 if quick or count == SIZES[-1] else 3)
 
 
-def times(directory: Path, count: int, rounds: int) -> Iterator[Row]:
-    """Measure one size on both brokers; ``directory`` is where everything lies meanwhile."""
+def times(directory: Path, count: int, rounds: int, names: Sequence[str] = BROKERS) -> Iterator[Row]:
+    """Measure one size on the brokers of these names; ``directory`` is where everything lies meanwhile."""
     connector = jars.class_path(jars.fetch(jars.SPARK_KAFKA_CONNECTOR))
     place = directory / f"jobs-{count}"
     warm_page_cache(min(count * VALUE_BYTES, 1 << 30))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, place, ignore_errors=True)
-        kafka = ApacheKafka(place / "kafka", heap_mb=1024, jvm_options=("-XX:+UseG1GC",))
-        brokers = {
-            "kafkalite": stack.enter_context(BrokerProcess(place / "kafkalite")).bootstrap,
-            "Apache Kafka": stack.enter_context(kafka).bootstrap,
-        }
-        for broker, bootstrap in brokers.items():
+        for broker in names:
+            bootstrap = stack.enter_context(_broker(broker, place)).bootstrap
             fill(bootstrap, "rows", count, VALUE_BYTES, "none")
             load = ["-m", "spark_kafkalite.cli", "jobs", "run", "hadoop_load", "--bootstrap-server", bootstrap]
             ours: list[float] = []
@@ -72,6 +69,12 @@ def times(directory: Path, count: int, rounds: int) -> Iterator[Row]:
                 f"job, {count:,} rows of {VALUE_BYTES} B to Parquet, {broker}", "s", ours, theirs,
                 f"a query by hand on {JVM}", higher_is_better=False,
             )  # fmt: skip
+
+
+def _broker(name: str, place: Path) -> BrokerProcess | ApacheKafka:
+    if name == BROKERS[0]:
+        return BrokerProcess(place / "kafkalite")
+    return ApacheKafka(place / "kafka", heap_mb=1024, jvm_options=("-XX:+UseG1GC",))
 
 
 def _seconds(command: list[str], count: int, destination: Path, connector: str) -> float:
@@ -89,10 +92,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=SIZES[0])
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--broker", choices=BROKERS, action="append")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        for row in times(Path(directory), arguments.rows, arguments.rounds):
-            print(f"{row.what}: {row.our_median:.1f} s, {row.peer_name}: {row.peer_median:.1f} s, {row.ratio:.2f}x")
+        for row in times(Path(directory), arguments.rows, arguments.rounds, arguments.broker or BROKERS):
+            print(
+                f"{row.what}: {row.our_median:.1f} s, {row.peer_name}: {row.peer_median:.1f} s, {row.ratio:.2f}x",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

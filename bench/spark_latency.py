@@ -6,9 +6,9 @@ process of the producer, so one clock gives both times. All that differs between
 Sessions with TCP and with Unix sockets between Spark and its Python workers take turns; see ``spark_sockets.py``.
 
 The wall times (``job_times.py``) are of processes of their own, from start to end. The last question is a batch read of
-1,000 partitions with few records each, all of it in one query. One part alone, with few records:
+1,000 partitions with few records each, all of it in one query. The latencies of one rate and one kind of sockets:
 
-    .venv-spark42/bin/python -m bench.spark_latency --seconds 5 --rounds 1
+    .venv-spark42/bin/python -m bench.spark_latency --seconds 5 --rounds 1 --rate 50 --sockets unix
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from spark_kafkalite import Admin, Producer
 PARTITIONS = 1_000
 RECORDS_PER_PARTITION = 100
 RATES: Final = (50, 5_000)
+SOCKETS: Final[Mapping[str, bool]] = {"tcp": False, "unix": True}
 FRACTIONS: Final = (0.5, 0.95, 0.99)
 # What the goals are: a ratio to the JVM connector, with Unix sockets and with TCP.
 _TARGETS: Final = {True: 1.0, False: 1.2}
@@ -52,11 +53,13 @@ def rows(quick: bool) -> Iterator[Row]:
         yield from bench.many_partitions()
 
 
-def latencies(seconds: float, rounds: int) -> Iterator[Row]:
+def latencies(
+    seconds: float, rounds: int, rates: Sequence[int] = RATES, sockets: Sequence[str] = tuple(SOCKETS)
+) -> Iterator[Row]:
     """Measure each rate with both kinds of sockets; ``seconds`` is how long a round's counted records are sent."""
-    for unix_sockets in (False, True):
+    for unix_sockets in (SOCKETS[name] for name in sockets):
         with LatencyBench(rounds, {SETTING: str(unix_sockets).lower()}) as bench:
-            for rate in RATES:
+            for rate in rates:
                 yield from bench.latencies(rate, seconds, unix_sockets)
 
 
@@ -171,9 +174,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rate", type=int, choices=RATES, action="append")
+    parser.add_argument("--sockets", choices=tuple(SOCKETS), action="append")
     arguments = parser.parse_args()
-    for row in latencies(arguments.seconds, arguments.rounds):
-        print(f"{row.what}: {row.our_median:,.0f} ms, {row.peer_name}: {row.peer_median:,.0f} ms, {row.ratio:.2f}x")
+    rates, sockets = arguments.rate or RATES, arguments.sockets or tuple(SOCKETS)
+    for row in latencies(arguments.seconds, arguments.rounds, rates, sockets):
+        print(
+            f"{row.what}: {row.our_median:,.0f} ms, {row.peer_name}: {row.peer_median:,.0f} ms, {row.ratio:.2f}x",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
