@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from spark_kafkalite.broker.metrics.counters import Histogram, TopicMeter
 from spark_kafkalite.broker.metrics.meters import Meters
-from spark_kafkalite.broker.quotas.replication_throttle import UNLIMITED, ReplicationThrottle
+from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.coordinator.groups.states import GroupState
 from spark_kafkalite.exposition.text import Kind, Page, labels
+from spark_kafkalite.model import UNLIMITED_RATE
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -207,7 +208,7 @@ def throttles(page: Page, hosted: Replicas, meters: Meters) -> None:
         name = f"kafkalite_throttled_replication_{suffix}"
         page.family(name, kind, text)
         for role, throttle in hosted.throttles.items():
-            if throttle.rate < UNLIMITED or kind == "counter":
+            if throttle.rate < UNLIMITED_RATE or kind == "counter":
                 page.add(name, labels(role=role), value_of(throttle))
 
 

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.addresses import plain_address
 from spark_kafkalite.errors import InvalidRequest
+from spark_kafkalite.model import UNLIMITED_RATE
 from spark_kafkalite.registry.entity_nodes import CLIENTS, IPS, USERS, desanitized, sanitized
 from spark_kafkalite.registry.znodes import DEFAULT_ENTITY
 
@@ -48,12 +49,12 @@ ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 
 # The largest value of each quota's type in Kafka; None: a fraction is possible.
 _CLIENT_KEYS: Final[Mapping[str, int | None]] = {
-    PRODUCER_BYTE_RATE: 2**63 - 1,
-    CONSUMER_BYTE_RATE: 2**63 - 1,
+    PRODUCER_BYTE_RATE: UNLIMITED_RATE,
+    CONSUMER_BYTE_RATE: UNLIMITED_RATE,
     REQUEST_PERCENTAGE: None,
 }
 _IP_KEYS: Final[Mapping[str, int | None]] = {CONNECTION_CREATION_RATE: 2**31 - 1}
-_TYPE_NAMES: Final = {2**63 - 1: "a LONG", 2**31 - 1: "an INT"}
+_TYPE_NAMES: Final = {UNLIMITED_RATE: "a LONG", 2**31 - 1: "an INT"}
 _NOT_ENFORCED: Final = {
     "controller_mutation_rate": "this broker does not limit the creation and deletion of topics, so it stores no quota "
     "for it",

@@ -21,9 +21,8 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_kafkalite.broker.quotas.allowance import Allowance, Windows
+from spark_kafkalite.model import UNLIMITED_RATE
 
-# The rate of a broker without a throttle, which is Kafka's default.
-UNLIMITED: Final = 2**63 - 1
 _ALL: Final = "*"
 _AT_ONCE_S: Final = 0.1
 
@@ -46,7 +45,7 @@ class ReplicationThrottle:
         # Windows by number, and the bytes that were copied in each.
         self._copied: deque[tuple[int, int]] = deque()
         # Bytes a second.
-        self.rate = UNLIMITED
+        self.rate = UNLIMITED_RATE
         self.total_bytes = 0
         self.on_change: Callable[[], None] = lambda: None
 
@@ -55,7 +54,7 @@ class ReplicationThrottle:
         if rate == self.rate:
             return
         self.rate = rate
-        if rate >= UNLIMITED:
+        if rate >= UNLIMITED_RATE:
             self._allowance = None
         elif self._allowance is None:
             self._allowance = Allowance(rate, self._windows, self._now_s(), self._remembered_s)

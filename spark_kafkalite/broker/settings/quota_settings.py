@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from spark_kafkalite.model import UNLIMITED_RATE
 from spark_kafkalite.settings import Setting
 
 # Of the broker, and of each listener.
@@ -65,7 +66,7 @@ QUOTA_SETTINGS: Final = (
     Setting(
         LEADER_RATE,
         "long",
-        2**63 - 1,
+        UNLIMITED_RATE,
         "What followers that are not in sync may copy from this broker in a second, of the replicas that topics name "
         "in leader.replication.throttled.replicas. kafka-reassign-partitions and kafkalite cluster reassign set it "
         "(--throttle), and remove it after the reassignment (--verify).",
@@ -76,7 +77,7 @@ QUOTA_SETTINGS: Final = (
     Setting(
         FOLLOWER_RATE,
         "long",
-        2**63 - 1,
+        UNLIMITED_RATE,
         "What this broker may copy from leaders in a second, of the replicas that topics name in "
         "follower.replication.throttled.replicas and that are not in sync.",
         unit="bytes per second",
@@ -86,7 +87,7 @@ QUOTA_SETTINGS: Final = (
     Setting(
         LOG_DIRS_RATE,
         "long",
-        2**63 - 1,
+        UNLIMITED_RATE,
         "Accepted, because Kafka's tools set and delete it. It has no effect: brokers move no logs between their log "
         "directories.",
         unit="bytes per second",

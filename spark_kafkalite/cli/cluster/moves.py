@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_kafkalite.cli.cluster.reassignment_room import shown_bytes, sizes_of
 from spark_kafkalite.cli.cluster.reassignment_throttle import LISTS, RATES
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import UNLIMITED_RATE, TopicPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 _ASKED_MS: Final = 5_000
 _SHOWN: Final = 10
-# The rate of a broker without a throttle.
-_UNLIMITED: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class MovesInProgress:
 
 
 def _rate(rate: int) -> int | None:
-    return rate if rate < _UNLIMITED else None
+    return rate if rate < UNLIMITED_RATE else None
 
 
 def _progress(copied: int, whole: int) -> str:
@@ -124,8 +122,8 @@ def moves_of(
         with suppress(KafkaliteError, ValueError):
             entries = admin.describe_configs(broker_id=broker, timeout_ms=_ASKED_MS)
             leads, follows = (
-                int(entries[name].value or _UNLIMITED) if name in entries else _UNLIMITED for name in RATES
+                int(entries[name].value or UNLIMITED_RATE) if name in entries else UNLIMITED_RATE for name in RATES
             )
-            if min(leads, follows) < _UNLIMITED:
+            if min(leads, follows) < UNLIMITED_RATE:
                 rates[broker] = leads, follows
     return MovesInProgress(moving, sizes_of(directories), rates, listed)

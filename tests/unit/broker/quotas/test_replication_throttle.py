@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_kafkalite.broker.quotas.allowance import Windows
-from spark_kafkalite.broker.quotas.replication_throttle import UNLIMITED, ReplicationThrottle, is_listed
+from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle, is_listed
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.model import UNLIMITED_RATE
 
 
 class Clock:
@@ -38,9 +39,9 @@ def test_which_replicas_a_list_names(side: str, replicas: str, expected: bool) -
 
 
 def test_without_a_rate_all_may_be_copied() -> None:
-    throttle, _ = throttled(UNLIMITED)
+    throttle, _ = throttled(UNLIMITED_RATE)
     throttle.charge(1 << 40)
-    assert (throttle.owed_s(), throttle.most_at_once, throttle.total_bytes) == (0, UNLIMITED, 1 << 40)
+    assert (throttle.owed_s(), throttle.most_at_once, throttle.total_bytes) == (0, UNLIMITED_RATE, 1 << 40)
 
 
 @pytest.mark.parametrize("fetch_bytes", [100_000, 1_000_000, 4_000_000])
@@ -70,12 +71,12 @@ def test_another_rate_holds_at_once() -> None:
     throttle.obey(5000)
     assert throttle.owed_s() == pytest.approx(1)
     throttle.obey(5000)
-    throttle.obey(UNLIMITED)
-    assert (throttle.owed_s(), changes) == (0, [5000, UNLIMITED])
+    throttle.obey(UNLIMITED_RATE)
+    assert (throttle.owed_s(), changes) == (0, [5000, UNLIMITED_RATE])
 
 
 def test_the_byte_rate_is_that_of_the_last_windows() -> None:
-    throttle, clock = throttled(UNLIMITED, Windows(10, 1.0))
+    throttle, clock = throttled(UNLIMITED_RATE, Windows(10, 1.0))
     for _ in range(5):
         throttle.charge(600)
         throttle.charge(400)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_kafkalite.broker.quotas.replication_throttle import UNLIMITED
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.model import UNLIMITED_RATE
 from tests.unit.broker.replication.test_replica_fetcher import ID, World, make_world
 
 __all__ = ["make_world"]
@@ -100,7 +100,7 @@ def test_a_throttle_that_is_taken_away_holds_nothing(make_world: Callable[..., W
     world = throttled(make_world, 3, 1)
     assert not any(world.is_same(number) for number in range(3))
     world.services.follower_throttle.on_change = world.fetchers.throttle_changed
-    world.services.follower_throttle.obey(UNLIMITED)
+    world.services.follower_throttle.obey(UNLIMITED_RATE)
     world.run()
     assert all(world.is_same(number) for number in range(3))
 
