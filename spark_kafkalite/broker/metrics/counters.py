@@ -42,12 +42,14 @@ class TopicMeter:
         "fetch_requests",
         "messages_in",
         "produce_requests",
+        "replication_bytes_in",
         "replication_bytes_out",
     )
 
     def __init__(self) -> None:
         self.bytes_in = self.messages_in = self.produce_requests = self.failed_produce_requests = 0
-        self.bytes_out = self.replication_bytes_out = self.fetch_requests = self.failed_fetch_requests = 0
+        self.bytes_out = self.fetch_requests = self.failed_fetch_requests = 0
+        self.replication_bytes_in = self.replication_bytes_out = 0
 
 
 class TopicMeters:
@@ -89,5 +91,5 @@ class LogMeters:
         self.flushes = Histogram()
         # Flushes whose records may not be on the disk: their log directory is offline from then on.
         self.failed_flushes = 0
-        # Of batches that replicas received which a reassignment adds.
-        self.reassignment_bytes_out = 0
+        # Of batches that replicas received which a reassignment adds: at this broker, and from it.
+        self.reassignment_bytes_in = self.reassignment_bytes_out = 0

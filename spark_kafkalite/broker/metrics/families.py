@@ -59,6 +59,11 @@ _TOPIC_COUNTERS: Final[tuple[tuple[str, Callable[[TopicMeter], int], str], ...]]
         "Partitions that consumers got an error for.",
     ),
     (
+        "replicationbytesin",
+        lambda meter: meter.replication_bytes_in,
+        "Bytes of batches that this broker has copied from leaders.",
+    ),
+    (
         "replicationbytesout",
         lambda meter: meter.replication_bytes_out,
         "Bytes of batches that followers received.",
@@ -198,9 +203,13 @@ def partitions(page: Page, hosted: Replicas, replication: Replication) -> Work[N
 
 def throttles(page: Page, hosted: Replicas, meters: Meters) -> None:
     """Write what is copied by replicas that are not in sync, as far as topics list them as throttled, and the rates."""
-    text = "Bytes of batches that replicas received which a reassignment adds."
-    name = "kafka_server_brokertopicmetrics_reassignmentbytesout_total"
-    page.one(name, "counter", text, meters.reassignment_bytes_out)
+    for suffix, text, size_bytes in (
+        ("in", "Bytes of batches that replicas of this broker received which a reassignment adds.",
+         meters.reassignment_bytes_in),
+        ("out", "Bytes of batches that replicas received from this broker which a reassignment adds.",
+         meters.reassignment_bytes_out),
+    ):  # fmt: skip
+        page.one(f"kafka_server_brokertopicmetrics_reassignmentbytes{suffix}_total", "counter", text, size_bytes)
     for role, throttle in hosted.throttles.items():
         text = f"Bytes a second that were copied in the last windows under the throttle as {role}."
         page.one(f"kafka_server_{role}replication_byte_rate", "gauge", text, round(throttle.byte_rate()))

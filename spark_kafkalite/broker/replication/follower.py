@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from spark_kafkalite.broker.metrics.counters import LogMeters
 from spark_kafkalite.broker.quotas.replication_throttle import is_listed
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
@@ -65,9 +66,11 @@ class FollowerServices(Protocol):
 
     io: IoThreads
     follower_backoff_s: float
+    is_added: Callable[[TopicPartition], bool]
     is_member: Callable[[TopicPartition], bool]
     joins_flushed: Callable[[TopicPartition], bool]
     broker_id: int
+    meters: LogMeters | None
 
 
 class NoLeader:
@@ -400,12 +403,20 @@ class Follower:
             self._tell("there is no memory for what is copied; trying again")
         else:
             self._rules.appended()
+            self._count(len(records))
             if self._told:
                 logger.info("%s is copied from broker %d again", self.topic_partition, self.leader_id)
                 self._told = ""
         finally:
             # Also of what was appended before an error.
             self._flusher.appended(len(records), self._bounds.acknowledges_flushed)
+
+    def _count(self, size_bytes: int) -> None:
+        meters = self._services.meters
+        if meters is not None:
+            meters.topics.of(self.topic_partition.topic).replication_bytes_in += size_bytes
+            if self._services.is_added(self.topic_partition):
+                meters.reassignment_bytes_in += size_bytes
 
     def _between(self, piece: Piece[None] | None) -> Work[None]:
         """Let others have their turn, and a thread do what it is wanted for, before an append goes on."""

@@ -59,6 +59,7 @@ class PartitionServices:
         "follower_backoff_s",
         "follower_throttle",
         "io",
+        "is_added",
         "is_member",
         "isr_changes",
         "joins_flushed",
@@ -108,6 +109,8 @@ class PartitionServices:
         self.high_watermark_requires_min_insync = True
         # Whether the registry has this run of the broker as a member of a partition's ISR.
         self.is_member: Callable[[TopicPartition], bool] = lambda topic_partition: False
+        # Whether this broker is a replica that a reassignment adds.
+        self.is_added: Callable[[TopicPartition], bool] = lambda topic_partition: False
         # Whether this broker is a replica that a reassignment adds, and not in sync yet.
         self.joins_flushed: Callable[[TopicPartition], bool] = lambda topic_partition: False
         # Told when a follower has committed records that the log of the partition's leader, this broker, lacks.

@@ -103,6 +103,7 @@ class Replicas:
         services.live_brokers = lambda: view.state.brokers
         services.on_settled.append(self._settled)
         services.is_member = self._is_member
+        services.is_added = self._is_added
         services.joins_flushed = self._joins_flushed
 
     # Look-up --------------------------------------------------------------------------------------------------------
@@ -135,6 +136,10 @@ class Replicas:
     def _is_member(self, topic_partition: TopicPartition) -> bool:
         state, me = self._view.state.partition(topic_partition), self._me
         return state is not None and me is not None and state.is_member(me)
+
+    def _is_added(self, topic_partition: TopicPartition) -> bool:
+        state = self._view.state.partition(topic_partition)
+        return state is not None and self._services.broker_id in state.adding
 
     def _joins_flushed(self, topic_partition: TopicPartition) -> bool:
         state = self._view.state.partition(topic_partition)

@@ -92,6 +92,10 @@ def test_kafkas_tool_throttles_changes_the_rate_and_takes_it_back(
     # The other topic's bytes moved, too, but not under the throttle.
     assert 0 < copied < VALUES * VALUE_BYTES / 2
     assert value(metrics, "kafka_server_brokertopicmetrics_reassignmentbytesout") > copied + VALUES * VALUE_BYTES
+    # The target has copied the other topic whole.
+    metrics = scraped_anew(cluster.broker(3))
+    for counted in ("reassignmentbytesin", "replicationbytesin"):
+        assert value(metrics, f"kafka_server_brokertopicmetrics_{counted}") > VALUES * VALUE_BYTES
     executed = java_tools.run(TOOL, *named, "--execute", "--additional", "--throttle", "100000000").stdout
     assert "The inter-broker throttle limit was set to 100000000 B/s" in executed
     wait_until(lambda: not admin.list_partition_reassignments(), "all to move")
