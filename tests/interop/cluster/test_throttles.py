@@ -37,8 +37,11 @@ def admin(cluster: KafkaliteCluster) -> Iterator[Admin]:
         yield admin
 
 
-def made(cluster: KafkaliteCluster, admin: Admin, topic: str, assignments: dict[int, list[int]]) -> str:
-    admin.create_topics([NewTopic(topic, assignments=assignments, configs={"min.insync.replicas": "1"})])
+def made(
+    cluster: KafkaliteCluster, admin: Admin, topic: str, assignments: dict[int, list[int]], **configs: object
+) -> str:
+    settings = {"min.insync.replicas": "1", **{name.replace("_", "."): str(each) for name, each in configs.items()}}
+    admin.create_topics([NewTopic(topic, assignments=assignments, configs=settings)])
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for number in range(VALUES * len(assignments)):
             producer.send(topic, b"x" * VALUE_BYTES, partition=number % len(assignments)).result(30)
@@ -140,6 +143,32 @@ def test_a_follower_that_copies_everything_again_is_throttled(
     assert 0 <= size(admin, topic, 0, 2) < VALUES * VALUE_BYTES / 2
     admin.incremental_alter_configs([ConfigChange(rate, "delete")], all_brokers=True)
     wait_until(lambda: isr(admin, topic) == {1, 2}, "the throttled partition to be in sync")
+
+
+def test_the_heal_of_a_damaged_replica_is_throttled(cluster: KafkaliteCluster, admin: Admin) -> None:
+    topic = made(cluster, admin, "healed", {0: [1, 2], 1: [1, 2]}, segment_bytes=VALUE_BYTES * 5)
+    cluster.wait_in_sync(topic)
+    admin.incremental_alter_configs([ConfigChange(LISTS[1], "set", "0:2")], topic=topic)
+    admin.incremental_alter_configs([ConfigChange(RATES[1], "set", "1")], broker_id=2)
+    cluster.stop(2)
+    for number in (0, 1):
+        second = sorted((cluster.broker(2).data_dir / f"{topic}-{number}").glob("*.log"))[1]
+        second.unlink()
+    cluster.restart(2)
+    wait_until(lambda: isr(admin, topic, 1) == {1, 2}, "the partition without a throttle to be healed")
+    assert not (cluster.broker(2).data_dir / f"{topic}-1" / "damaged-ranges").exists()
+    wait_until(lambda: 0 < size(admin, topic, 0, 2) < VALUES * VALUE_BYTES / 2, "the other log to be cut back")
+    assert isr(admin, topic) == {1}
+    # In-sync replicas are not held up while it heals.
+    with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+        producer.send(topic, b"x", partition=0).result(30)
+    metrics = scraped_anew(cluster.broker(2))
+    assert 0 < value(metrics, "kafkalite_throttled_replication_bytes", role="follower") < VALUES * VALUE_BYTES / 2
+    # No reassignment has given this broker anything.
+    assert value(metrics, "kafka_server_brokertopicmetrics_reassignmentbytesin") == 0
+    assert value(metrics, "kafka_server_brokertopicmetrics_replicationbytesin") > VALUES * VALUE_BYTES / 2
+    admin.incremental_alter_configs([ConfigChange(RATES[1], "delete")], broker_id=2)
+    wait_until(lambda: isr(admin, topic) == {1, 2}, "the throttled partition to be healed")
 
 
 def test_our_command_sets_a_throttle_changes_it_and_removes_it(
