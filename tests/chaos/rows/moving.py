@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ from tests.chaos.workload import RunFailed
 
 Replicas = dict[int, tuple[int, ...]]
 _ASK_TIMEOUT_MS: Final = 10_000
+# Less than a copy makes in the time for which a row waits, and more than the workload's own records.
+_PROGRESS_BYTES: Final = 16 << 20
 
 
 class Mover:
@@ -171,12 +174,28 @@ class Mover:
                 and cluster.in_sync(name, number) == set(plan[number])
             )
 
-        # One after the other: gigabytes take their time.
+        # One after the other, and as long as there is progress: gigabytes take their time on a busy host.
         for number in plan:
-            self.stage.wait_until(
-                f"{name}-{number} moved to {plan[number]}",
-                lambda number=number: is_moved(number),  # type: ignore[misc]
-            )
+            what, copied = f"{name}-{number} moved to {plan[number]}", 0
+            while not is_moved(number):
+                self.stage.wait_until(
+                    what,
+                    lambda number=number, copied=copied: (  # type: ignore[misc]
+                        is_moved(number) or self._copied(name, plan) >= copied + _PROGRESS_BYTES
+                    ),
+                )
+                copied = self._copied(name, plan)
+
+    def _copied(self, topic: str, plan: Replicas) -> int:
+        """Return the bytes that brokers have of the partitions that a plan gives them."""
+        total = 0
+        for number, replicas in plan.items():
+            for broker in replicas:
+                for directory in self.stage.cluster.log_directories(broker):
+                    for log in (directory / f"{topic}-{number}").glob("*.log"):
+                        with contextlib.suppress(FileNotFoundError):
+                            total += log.stat().st_size
+        return total
 
     def check_files(self) -> None:
         """Wait until each broker has the logs that it is to have, and nothing else of the topics; note what stays. All
