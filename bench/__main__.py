@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.measurement import Row
+from bench.measurement import Row, figure_text, line_of, wanted
 
 NAMES = (
     "broker",
@@ -107,7 +107,7 @@ def _run_here(name: str, part: str, quick: bool) -> int:
     }
     bench = importlib.import_module(f"bench.{name}")
     for row in bench.rows(quick, part) if part else bench.rows(quick):
-        print(_line(row), flush=True)
+        print(line_of(row), flush=True)
         document["rows"].append(asdict(row))
         # After every row: a run that is cut short keeps what it has measured.
         _result(name, part).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -128,27 +128,6 @@ def _commit() -> str:
 
 def _memory_gib() -> int:
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
-
-
-def _figure(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def _wanted(row: Row) -> str:
-    sign = ">=" if row.higher_is_better else "<="
-    bounds = [f"{sign} {row.target:g}x"] if row.target is not None else []
-    bounds += [f"<= {row.at_most:g} {row.unit}"] if row.at_most is not None else []
-    return ", ".join(bounds) or "-"
-
-
-def _line(row: Row) -> str:
-    ratio = f"{row.ratio:.2f}x" if row.ratio else "-"
-    return (
-        f"{row.what}: {_figure(row.our_median)} {row.unit}, {row.peer_name}: {_figure(row.peer_median)}, "
-        f"{ratio} (wanted {_wanted(row)}) {row.verdict}"
-    )
 
 
 def _page() -> str:
@@ -175,8 +154,8 @@ def _page() -> str:
         for values in document["rows"]:
             row = Row(**values)
             ratio = f"{row.ratio:.2f}" if row.ratio else "-"
-            peer = f"{_figure(row.peer_median)} ({row.peer_name})"
-            cells = [row.what, row.unit, _figure(row.our_median), peer, ratio, _wanted(row), row.verdict]
+            peer = f"{figure_text(row.peer_median)} ({row.peer_name})"
+            cells = [row.what, row.unit, figure_text(row.our_median), peer, ratio, wanted(row), row.verdict]
             lines.append(f"| {' | '.join(cells)} |")
         lines += [""] + [f"- {row['what']}: {row['note']}" for row in document["rows"] if row["note"]]
         if path.with_suffix(".svg").exists():

@@ -56,6 +56,30 @@ class Row:
         return "not reached" if floor else "BELOW THE FLOOR"
 
 
+def figure_text(value: float | None) -> str:
+    """Return a figure as it is shown."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def wanted(row: Row) -> str:
+    """Return what a row is to reach."""
+    sign = ">=" if row.higher_is_better else "<="
+    bounds = [f"{sign} {row.target:g}x"] if row.target is not None else []
+    bounds += [f"<= {row.at_most:g} {row.unit}"] if row.at_most is not None else []
+    return ", ".join(bounds) or "-"
+
+
+def line_of(row: Row) -> str:
+    """Return a row as it is printed."""
+    ratio = f"{row.ratio:.2f}x" if row.ratio else "-"
+    return (
+        f"{row.what}: {figure_text(row.our_median)} {row.unit}, {row.peer_name}: {figure_text(row.peer_median)}, "
+        f"{ratio} (wanted {wanted(row)}) {row.verdict}"
+    )
+
+
 @dataclass
 class Usage:
     """CPU seconds of a process since this was made."""
