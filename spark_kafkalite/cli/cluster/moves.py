@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafkalite.cli.cluster.reassignment_room import shown_bytes, sizes_of
-from spark_kafkalite.cli.cluster.reassignment_throttle import LISTS, RATES
+from spark_kafkalite.cli.cluster.reassignment_throttle import LISTS, rates_of
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import UNLIMITED_RATE, TopicPartition
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from spark_kafkalite.client.admin.logs import LogDirInfo
     from spark_kafkalite.client.admin.reassignments import Reassignment
 
-_ASKED_MS: Final = 5_000
 _SHOWN: Final = 10
 
 
@@ -117,13 +116,4 @@ def moves_of(
         for topic, entries in admin.describe_topic_settings(topics, LISTS).items():
             if any(name in entries and entries[name].value for name in LISTS):
                 listed.add(topic)
-    rates: dict[int, tuple[int, int]] = {}
-    for broker in sorted(brokers):
-        with suppress(KafkaliteError, ValueError):
-            entries = admin.describe_configs(broker_id=broker, timeout_ms=_ASKED_MS)
-            leads, follows = (
-                int(entries[name].value or UNLIMITED_RATE) if name in entries else UNLIMITED_RATE for name in RATES
-            )
-            if min(leads, follows) < UNLIMITED_RATE:
-                rates[broker] = leads, follows
-    return MovesInProgress(moving, sizes_of(directories), rates, listed)
+    return MovesInProgress(moving, sizes_of(directories), rates_of(admin, brokers), listed)

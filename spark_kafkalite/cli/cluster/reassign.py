@@ -20,7 +20,11 @@ from spark_kafkalite.cli.cluster.reassignment_room import (
     shown_time,
     sizes_of,
 )
-from spark_kafkalite.cli.cluster.reassignment_throttle import remove_throttles, set_throttle
+from spark_kafkalite.cli.cluster.reassignment_throttle import (
+    remove_throttles,
+    set_throttle,
+    tell_throttle_from_before,
+)
 from spark_kafkalite.cli.options import ClientSettings, client_options, reachable_admin
 from spark_kafkalite.cli.output import echo, said
 from spark_kafkalite.errors import UnknownTopicOrPartition
@@ -218,7 +222,7 @@ def _execute(
     admin: Admin, plan: Plan, current: Plan, wait_s: float | None, throttle: int | None, *, keeps_throttles: bool
 ) -> int:
     changed = _changes(plan, current)
-    moving = admin.list_partition_reassignments(plan) if throttle is not None or wait_s is not None else {}
+    moving = admin.list_partition_reassignments(plan)
     if not changed and not moving:
         said(_NOTHING)
         return 0
@@ -230,6 +234,8 @@ def _execute(
     if throttle is not None:
         set_throttle(admin, begun, throttle)
         said(f"the throttle is set to {shown_bytes(throttle)}/s; --verify removes it when all partitions have moved")
+    else:
+        tell_throttle_from_before(admin, begun, moving)
     outcomes = admin.alter_partition_reassignments(changed) if changed else {}
     refused = {key: error for key, error in outcomes.items() if error is not None}
     for key, error in sorted(refused.items()):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from spark_kafkalite.cli.cluster.reassignment_room import shown_bytes
 from spark_kafkalite.cli.output import said
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import UNLIMITED_RATE, TopicPartition
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
@@ -22,6 +24,9 @@ RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throt
 LISTS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 # Where a setting comes from that was altered for one broker alone.
 _OF_BROKER: Final = "dynamic broker"
+# In a list: all replicas of the topic.
+_ALL: Final = "*"
+_ASKED_MS: Final = 5_000
 
 
 class Throttled(NamedTuple):
@@ -83,6 +88,62 @@ def set_throttle(admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], rat
     for topic, lists in found.lists.items():
         changes = [ConfigChange(name, "set", ",".join(each)) for name, each in zip(LISTS, lists, strict=True)]
         admin.incremental_alter_configs(changes, topic=topic)
+
+
+def rates_of(admin: Admin, brokers: Collection[int]) -> dict[int, tuple[int, int]]:
+    """Return the rates of brokers that have any, as leader and as follower; of those that do not answer, none."""
+    rates: dict[int, tuple[int, int]] = {}
+    for broker in sorted(brokers):
+        with suppress(KafkaliteError, ValueError):
+            entries = admin.describe_configs(broker_id=broker, timeout_ms=_ASKED_MS)
+            leads, follows = (
+                int(entries[name].value or UNLIMITED_RATE) if name in entries else UNLIMITED_RATE for name in RATES
+            )
+            if min(leads, follows) < UNLIMITED_RATE:
+                rates[broker] = leads, follows
+    return rates
+
+
+def tell_throttle_from_before(
+    admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], moving: Mapping[TopicPartition, Reassignment]
+) -> None:
+    """Say which rates hold for a plan that sets none, and how to remove them. Kafka's tool says nothing of them."""
+    found = throttled(plan, sources_of(admin, plan, moving))
+    with suppress(KafkaliteError):
+        listed = {
+            topic: tuple(frozenset(_entries(settings.get(name))) for name in LISTS)
+            for topic, settings in admin.describe_topic_settings(found.lists, LISTS).items()
+        }
+        rates, topics = held(found, listed, rates_of(admin, found.brokers) if any(map(any, listed.values())) else {})
+        if rates:
+            shown = ", ".join(f"broker {broker} {shown_bytes(rate)}/s" for broker, rate in sorted(rates.items()))
+            said(
+                f"a throttle from before holds for this plan: {shown}; give --throttle for another rate, or remove it "
+                f"from topic {', '.join(topics)}: kafkalite configs alter --topic {topics[0]} --delete-config "
+                f"{','.join(LISTS)}"
+            )
+
+
+def _entries(setting: Any) -> Sequence[str]:
+    return setting.value.split(",") if setting is not None and setting.value else ()
+
+
+def held(
+    found: Throttled, listed: Mapping[str, Sequence[Collection[str]]], rates: Mapping[int, tuple[int, int]]
+) -> tuple[dict[int, int], list[str]]:
+    """Return the lowest rate of each broker that holds for what a plan would throttle, and the topics concerned.
+    ``listed`` has the lists of topics as they are."""
+    held: dict[int, int] = {}
+    topics = set()
+    for topic, wanted in found.lists.items():
+        for role, (replicas, names) in enumerate(zip(wanted, listed.get(topic, ((), ())), strict=True)):
+            for replica in replicas:
+                broker = int(replica.partition(":")[2])
+                rate = rates.get(broker, (UNLIMITED_RATE, UNLIMITED_RATE))[role]
+                if rate < UNLIMITED_RATE and (_ALL in names or replica in names):
+                    held[broker] = min(rate, held.get(broker, rate))
+                    topics.add(topic)
+    return held, sorted(topics)
 
 
 def remove_throttles(admin: Admin, topics: Collection[str]) -> bool:

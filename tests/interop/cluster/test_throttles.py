@@ -213,6 +213,19 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
     reassign("--execute", "--throttle", "1")
     reassign("--cancel", "--preserve-throttles")
     assert settings(admin, topic)[1] == {"1"}
+    # What was left over also holds for a plan that sets no throttle, and the command says so.
+    begun = reassign("--execute")
+    assert (
+        "kafkalite: a throttle from before holds for this plan: broker 1 1 B/s, broker 2 1 B/s, broker 3 1 B/s; give "
+        f"--throttle for another rate, or remove it from topic {topic}: kafkalite configs alter --topic {topic} "
+        f"--delete-config {','.join(LISTS)}\n"
+    ) in begun
+    removed = f"configs alter --topic {topic} --delete-config {','.join(LISTS)}"
+    assert run_command(*removed.split(), "--bootstrap-server", cluster.bootstrap).returncode == 0
+    wait_until(lambda: not admin.list_partition_reassignments(), "the move to go on without it")
+    moves[0]["replicas"], moves[1]["replicas"] = [3], [3]
+    file.write_text(json.dumps({"version": 1, "partitions": moves}))
+    assert "throttle" not in reassign("--execute")
     assert "is removed" in reassign("--cancel")
     assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
 

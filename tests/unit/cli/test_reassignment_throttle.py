@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_kafkalite.cli.cluster.reassignment_room import busiest_bytes, shown_time
-from spark_kafkalite.cli.cluster.reassignment_throttle import throttled
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.cli.cluster.reassignment_throttle import held, throttled
+from spark_kafkalite.model import UNLIMITED_RATE, TopicPartition
 
 T0, T1, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("other", 7)
 
@@ -18,6 +18,17 @@ def test_leaders_are_those_that_there_are_and_followers_those_that_come() -> Non
     assert found.lists == {"t": (("0:1", "0:2", "1:2", "1:1"), ("0:3", "1:4", "1:5"))}
     assert found.brokers == {1, 2, 3, 4, 5}
     assert not throttled({OTHER: (2, 1)}, sources).brokers
+
+
+def test_a_throttle_from_before_holds_where_topics_name_the_replicas_of_a_plan() -> None:
+    found = throttled({T0: (2, 3), OTHER: (4,)}, {T0: (1, 2), OTHER: (1,)})
+    rates = {1: (10, UNLIMITED_RATE), 2: (UNLIMITED_RATE, 20), 3: (30, 7)}
+    assert held(found, {}, rates) == ({}, [])
+    assert held(found, {"t": ({"0:1", "0:2"}, {"0:3"})}, rates) == ({1: 10, 3: 7}, ["t"])
+    # The replicas of an earlier plan are others.
+    assert held(found, {"t": ({"1:1"}, {"0:2"}), "other": ({"7:2"}, ())}, rates) == ({}, [])
+    assert held(found, {"t": ((), {"0:4"}), "other": ({"*"}, {"*"})}, rates) == ({1: 10}, ["other"])
+    assert held(found, {"t": ({"*"}, {"*"})}, {}) == ({}, [])
 
 
 def test_the_busiest_broker_decides_how_long_it_takes() -> None:
