@@ -125,9 +125,10 @@ def reassign(
     if throttle is not None and action not in ("plan", "execute"):
         raise click.UsageError("--throttle goes with --plan and --execute")
     keeps = preserve_throttles
-    named = None if file is None else read_plan(_text_of(file), "stdin" if file == "-" else file)
+    where = "stdin" if file == "-" else file
+    named = None if file is None else read_plan(_text_of(file), str(where))
     if named == {}:
-        said(f"{file} names no partition, so there is nothing to do")
+        said(f"{where} names no partition, so there is nothing to do")
         return 0
     with reachable_admin(client) as admin:
         if action == "cancel":

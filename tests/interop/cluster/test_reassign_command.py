@@ -109,23 +109,11 @@ def test_what_is_in_progress_is_cancelled(cluster: KafkaliteCluster, admin: Admi
     assert replicas(admin)[0] == (2, 1)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{}", 'it must be {"version": 1, "partitions": [...]}'),
-        ("not json", "is no plan of a reassignment"),
-        ('{"version":1,"partitions":[{"topic":"t","partition":0}]}', "lacks topic, partition or replicas"),
-        ('{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}', "must be whole numbers"),
-        (
-            '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1],"log_dirs":["/x"]}]}',
-            'log_dirs may only be "any"',
-        ),
-    ],
-)
-def test_a_plan_that_is_none(cluster: KafkaliteCluster, tmp_path: Path, text: str, said: str) -> None:
+def test_a_plan_that_is_none(cluster: KafkaliteCluster, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    file.write_text(text)
-    assert said in run(cluster, "reassign", "--execute", "--file", str(file), code=2).stderr
+    file.write_text("{}")
+    said = run(cluster, "reassign", "--execute", "--file", str(file), code=2).stderr
+    assert f'{file} is no plan of a reassignment: it must be {{"version": 1, "partitions": [...]}}' in said
 
 
 def test_wrong_usage_and_what_does_not_exist(cluster: KafkaliteCluster, tmp_path: Path) -> None:
