@@ -54,6 +54,17 @@ def throttled(
     return Throttled(lists, frozenset(brokers))
 
 
+def list_value(replicas: Sequence[str]) -> str:
+    """Return the setting that names throttled replicas: all of the topic's, if the protocol has no room for the list.
+
+    Kafka's own tool fails where the list is too long.
+    """
+    from spark_kafkalite.wire.primitives import MAX_STRING_BYTES
+
+    value = ",".join(replicas)
+    return value if len(value) <= MAX_STRING_BYTES else _ALL
+
+
 def sources_of(
     admin: Admin, keys: Collection[TopicPartition], moving: Mapping[TopicPartition, Reassignment]
 ) -> dict[TopicPartition, tuple[int, ...]]:
@@ -86,7 +97,10 @@ def set_throttle(admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], rat
     for broker in sorted(found.brokers - live):
         said(f"broker {broker} is not live and gets no throttle; give the same command again when it is back")
     for topic, lists in found.lists.items():
-        changes = [ConfigChange(name, "set", ",".join(each)) for name, each in zip(LISTS, lists, strict=True)]
+        values = [list_value(each) for each in lists]
+        if _ALL in values:
+            said(f"so many partitions of topic {topic} move that the throttle holds for all its replicas")
+        changes = [ConfigChange(name, "set", value) for name, value in zip(LISTS, values, strict=True)]
         admin.incremental_alter_configs(changes, topic=topic)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_kafkalite.cli.cluster.reassignment_room import busiest_bytes, shown_time
-from spark_kafkalite.cli.cluster.reassignment_throttle import held, throttled
+from spark_kafkalite.cli.cluster.reassignment_throttle import held, list_value, throttled
 from spark_kafkalite.model import UNLIMITED_RATE, TopicPartition
+from spark_kafkalite.wire.primitives import MAX_STRING_BYTES
 
 T0, T1, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("other", 7)
 
@@ -18,6 +19,13 @@ def test_leaders_are_those_that_there_are_and_followers_those_that_come() -> Non
     assert found.lists == {"t": (("0:1", "0:2", "1:2", "1:1"), ("0:3", "1:4", "1:5"))}
     assert found.brokers == {1, 2, 3, 4, 5}
     assert not throttled({OTHER: (2, 1)}, sources).brokers
+
+
+def test_a_list_that_a_request_has_no_room_for_covers_all_replicas() -> None:
+    assert list_value(["0:1", "1:2"]) == "0:1,1:2"
+    longest = [*["1234:567"] * 3640, "12345:1"]
+    assert len(list_value(longest)) == MAX_STRING_BYTES
+    assert list_value([*longest[:-1], "12345:67"]) == "*"
 
 
 def test_a_throttle_from_before_holds_where_topics_name_the_replicas_of_a_plan() -> None:
