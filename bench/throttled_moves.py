@@ -97,6 +97,7 @@ class FullLoad:
 
     def __enter__(self) -> Self:
         self._process.start()
+        wait_until(lambda: self.megabytes() > 0, "the load to begin", _TIMEOUT_S)
         return self
 
     def __exit__(self, *_: object) -> None:
