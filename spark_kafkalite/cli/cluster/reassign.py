@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +27,7 @@ from spark_kafkalite.cli.cluster.reassignment_throttle import (
 )
 from spark_kafkalite.cli.options import ClientSettings, client_options, reachable_admin
 from spark_kafkalite.cli.output import echo, said
-from spark_kafkalite.errors import UnknownTopicOrPartition
+from spark_kafkalite.errors import KafkaError, KafkaliteError, UnknownTopicOrPartition
 from spark_kafkalite.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -254,33 +254,70 @@ def _execute(
 
 
 def _wait(admin: Admin, plan: Plan, current: Plan, wait_s: float) -> bool:
-    """Show how far the reassignments are until they have ended; return whether they have in time."""
-    coming = {key: [each for each in replicas if each not in current[key]] for key, replicas in plan.items()}
-    targets = sorted({each for brokers in coming.values() for each in brokers})
-    topics = sorted({key.topic for key in plan})
-    until_s, shown_s, before = time.monotonic() + wait_s, -_SHOWN_EVERY_S, (time.monotonic(), 0)
-    while left := admin.list_partition_reassignments(plan):
-        now_s = time.monotonic()
+    """Show how far the reassignments are until they have ended; return whether they have in time.
+
+    Brokers may end meanwhile, and topics may be deleted. Raises KafkaError where asking again is of no use.
+    """
+    until_s, progress, told = time.monotonic() + wait_s, _MoveProgress(plan, current), ""
+    while True:
+        now_s, problem = time.monotonic(), ""
+        try:
+            left = admin.list_partition_reassignments(plan)
+            if not left:
+                break
+            if now_s < until_s:
+                progress.show(admin, left)
+        except KafkaliteError as error:
+            if isinstance(error, KafkaError) and not error.retriable:
+                raise
+            problem = str(error)
         if now_s >= until_s:
-            said(f"{len(left)} of {len(plan)} partitions have not moved after {wait_s:g} s; they go on")
+            if problem:
+                said(f"not ended after {wait_s:g} s: {problem}")
+            else:
+                said(f"{len(left)} of {len(plan)} partitions have not moved after {wait_s:g} s; they go on")
             return False
-        if now_s - shown_s >= _SHOWN_EVERY_S and targets:
-            live = {node.node_id for node in admin.describe_cluster().brokers}
-            sources = {info for key in plan for info in current[key]}
-            asked = sorted(live & (set(targets) | sources))
-            sizes = sizes_of(admin.describe_log_dirs(asked, topics=topics))
-            total = sum(max(sizes.get(key, {}).values(), default=0) * len(brokers) for key, brokers in coming.items())
-            copied = sum(sizes.get(key, {}).get(each, 0) for key, brokers in coming.items() for each in brokers)
-            rate = max(copied - before[1], 0) / max(now_s - before[0], 0.001) if shown_s >= 0 else 0.0
-            about = f", about {shown_time(max(total - copied, 0) / rate)} left" if rate > 0 else ""
-            said(
-                f"{len(left)} of {len(plan)} partitions move; {shown_bytes(copied)} of {shown_bytes(total)} copied, "
-                f"{shown_bytes(rate)}/s{about}"
-            )
-            shown_s, before = now_s, (now_s, copied)
+        if problem and problem != told:
+            said(f"waiting: {problem}")
+        told = problem
         time.sleep(min(_ASKED_EVERY_S, max(until_s - now_s, 0)))
     said(f"all {len(plan)} partitions have moved")
     return True
+
+
+class _MoveProgress:
+    """What is shown of reassignments every few seconds."""
+
+    def __init__(self, plan: Plan, current: Plan) -> None:
+        self._current = current
+        self._coming = {key: [each for each in replicas if each not in current[key]] for key, replicas in plan.items()}
+        self._sizes: dict[TopicPartition, Mapping[int, int]] = {}
+        self._shown_s: float | None = None
+        self._copied = 0
+
+    def show(self, admin: Admin, left: Collection[TopicPartition]) -> None:
+        """Print how much has been copied, unless it has just been; ``left`` are the partitions that move."""
+        now_s, before_s = time.monotonic(), self._shown_s
+        targets = {each for brokers in self._coming.values() for each in brokers}
+        if not targets or (before_s is not None and now_s - before_s < _SHOWN_EVERY_S):
+            return
+        live = {node.node_id for node in admin.describe_cluster().brokers}
+        asked = sorted(live & (targets | {each for key in self._coming for each in self._current[key]}))
+        # Of topics whose partitions have all moved, or that were deleted, what was found last stays.
+        logs = admin.describe_log_dirs(asked, topics=sorted({key.topic for key in left}))
+        self._sizes.update(sizes_of(logs))
+        total = copied = 0
+        for key, brokers in self._coming.items():
+            sizes = self._sizes.get(key, {})
+            total += max(sizes.values(), default=0) * len(brokers)
+            copied += sum(sizes.get(each, 0) for each in brokers)
+        rate = 0.0 if before_s is None else max(copied - self._copied, 0) / max(now_s - before_s, 0.001)
+        about = f", about {shown_time(max(total - copied, 0) / rate)} left" if rate > 0 else ""
+        said(
+            f"{len(left)} of {len(self._coming)} partitions move; {shown_bytes(copied)} of {shown_bytes(total)} "
+            f"copied, {shown_bytes(rate)}/s{about}"
+        )
+        self._shown_s, self._copied = now_s, copied
 
 
 def _verify(admin: Admin, plan: Plan, *, keeps_throttles: bool) -> int:
