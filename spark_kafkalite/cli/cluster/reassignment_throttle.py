@@ -121,7 +121,7 @@ def rates_of(admin: Admin, brokers: Collection[int]) -> dict[int, tuple[int, int
 def tell_throttle_from_before(
     admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], moving: Mapping[TopicPartition, Reassignment]
 ) -> None:
-    """Say which rates hold for a plan that sets none, and how to remove them. Kafka's tool says nothing of them."""
+    """Print which rates hold for a plan that sets none, and how to remove them. Kafka's tool prints nothing."""
     found = throttled(plan, sources_of(admin, plan, moving))
     with suppress(KafkaliteError):
         listed = {
