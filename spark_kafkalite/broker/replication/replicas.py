@@ -57,8 +57,9 @@ T = TypeVar("T")
 # New logs that a thread makes in a row; fewer than the least are made on the loop.
 _MADE_AT_ONCE: Final = 256
 _MADE_IN_THREAD: Final = 16
-# How long a partition's state, and the list of its replicas that was written with it, may come apart.
-_OTHER_NODE_WITHIN_S: Final = 1.0
+# How long a partition's state, and the list of its replicas that was written with it, may come apart: on a busy host
+# the news of thousands of partitions take seconds.
+_OTHER_NODE_WITHIN_S: Final = 30.0
 
 
 class Replicas:

@@ -713,7 +713,7 @@ def test_who_was_no_replica_for_a_while_leaves_the_isr_before_it_makes_an_empty_
     world.settle()
     # The state may come in a moment, and name this broker.
     assert world.logs.get(A) is not None
-    world.loop.run_for(1.1)
+    world.loop.run_for(31)
     world.settle()
     assert world.logs.get(A) is None
     world.change(A, replace(state, replicas_zxid=91))
@@ -1151,6 +1151,8 @@ def test_a_log_that_has_moved_away_is_deleted_whichever_of_the_two_nodes_comes_f
     else:
         world.change(A, replace(after, listed=(ME, OTHER), removing=(ME,)))
     world.settle()
+    # A busy host hears of the other node late.
+    world.loop.run_for(10)
     assert world.replicas.find(A) is None and world.fs.exists(directory)
     world.change(A, replace(after, replicas_zxid=90))
     world.settle()
