@@ -257,8 +257,8 @@ class KnownDamage:
                     break
                 first, behind = max(start, segment.base_offset), following.base_offset
                 try:
-                    # Spanned is what lies before the next segment.
-                    self._span(segment, first, behind if behind <= end else first, epoch_at(first))
+                    # What lies in the next segment is spanned there.
+                    self._span(segment, first, min(behind, end), epoch_at(first))
                 except OSError as error:
                     # Readers pass over it all the same, until a start finds it again.
                     logger.warning(

@@ -505,9 +505,19 @@ class LocalLog:
         self.log_end_offset = Offset(end_offset)
         self._set_jitter()
 
-    def _cut(self, end_offset: int, now_ms: int) -> None:
+    def begins_damage(self, offset: int) -> bool:
+        """Whether damage is known to begin at an offset, or nothing before it is damaged."""
         known = self.known_damage.ranges
-        if known and end_offset <= known[0][0]:
+        return bool(known) and (offset <= known[0][0] or any(start == offset for start, _ in known))
+
+    def check_cut(self, offset: int) -> None:
+        """Check, in a thread, that the log can be cut back to where damage begins. CorruptMessage where more damage
+        before it, in the same segment, hides what is between the two."""
+        if offset > self.known_damage.ranges[0][0]:
+            self.segments.floor(offset).check_readable(offset)
+
+    def _cut(self, end_offset: int, now_ms: int) -> None:
+        if self.begins_damage(end_offset):
             self.segments.floor(end_offset).cut_to_readable(end_offset)
         self.segments.truncate(end_offset, now_ms)
 

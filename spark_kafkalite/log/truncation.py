@@ -36,8 +36,10 @@ def truncation_to(log: PartitionLog, offset: int) -> Steps[None]:
         return
     with _truncating(log):
         found = None
-        known = log.damaged_ranges
-        if not (known and offset <= known[0][0]):
+        if log.local.begins_damage(offset):
+            yield (check := Piece(lambda: log.local.check_cut(offset)))
+            check.result()
+        else:
             yield (look := Piece(lambda: log.segments.floor(offset).find(offset)))
             found = look.result()
         end = offset if found is None else min(offset, found.header.base_offset)

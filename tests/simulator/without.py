@@ -1,4 +1,4 @@
-"""Brokers without one of the rules R1-R18, R20 and R21 of docs/replication.md, to see that the simulator would notice.
+"""Brokers without one of the rules R1-R18 and R20-R22 of docs/replication.md, to see that the simulator would notice.
 ``without_moves`` has those of reassignments.
 
 Each takes away what keeps the rule, in this process and for as long as the context lasts. R9 has none: that nobody
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from unittest import mock
 
+from spark_kafkalite.broker.replication import leader
 from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
 from spark_kafkalite.broker.replication.isr_changes import IsrWrites
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaves
@@ -219,6 +220,10 @@ def _identities_are_not_synced() -> Iterator[Patch]:
     yield mock.patch.object(LogIdentity, "changed", lambda identity: None)
 
 
+def _no_damaged_log_leads_next() -> Iterator[Patch]:
+    yield mock.patch.object(leader, "next_leader", lambda *_: None)
+
+
 RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
     "R1": _whoever_is_named_leads,
     "R2": _older_states_apply,
@@ -239,6 +244,7 @@ RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
     "R18": _the_first_logs_do,
     "R20": _any_later_fetch_confirms,
     "R21": _identities_are_not_synced,
+    "R22": _no_damaged_log_leads_next,
     **MOVE_RULES,
 }
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from spark_kafkalite.broker.metrics.counters import LogMeters
@@ -119,6 +120,8 @@ class Follower:
         "_rules",
         "_services",
         "_told",
+        "_told_of_damage",
+        "_uncut",
         "damage_stage",
         "epoch",
         "has_ended",
@@ -159,6 +162,9 @@ class Follower:
         self._rules = Following(services.follower_backoff_s)
         # What was said last of why nothing is copied.
         self._told = ""
+        # What was said last of damage that this leader cannot heal, and where the log could not be cut back for it.
+        self._told_of_damage = ""
+        self._uncut: frozenset[int] = frozenset()
         # What the leader is told of damage, as of when.
         self.damage_stage = 0
         self._damaged_ranges: Ranges = ()
@@ -273,7 +279,7 @@ class Follower:
         if said.stage != damage.stage or rules.is_busy or not log.local.is_ready:
             return
         says = LeaderSays(bool(said.flags & UNCOUNTED), said.ranges, said.log_start_offset)
-        match healing(damage.ranges, says):
+        match healing(damage.ranges, says, lambda offset: offset not in self._uncut):
             case CutBack(offset):
                 self._heal(truncation_to(log, offset), offset)
             case BeginAnew(offset):
@@ -283,9 +289,12 @@ class Follower:
                 damage.tell()
             case None if says.is_uncounted:
                 missing = ", ".join(f"{start} to {end - 1}" for start, end in said.ranges)
-                self._tell(
-                    f"broker {self.leader_id} lacks offsets {missing} itself; waiting for a broker that has them"
-                )
+                if missing != self._told_of_damage:
+                    logger.warning(
+                        "%s: broker %d lacks offsets %s itself; what is damaged here waits for a leader that has them",
+                        self.topic_partition, self.leader_id, missing,
+                    )  # fmt: skip
+                    self._told_of_damage = missing
 
     def _heal(self, steps: Steps[None], offset: int) -> None:
         logger.warning(
@@ -293,7 +302,13 @@ class Follower:
             self.topic_partition, self.log.log_end_offset, offset, self.leader_id,
         )  # fmt: skip
         self._rules.is_busy = True
-        self._run(steps)
+        run_in_threads(self._services.io, steps, partial(self._healed, offset))
+
+    def _healed(self, offset: int, error: KafkaStorageError | ClosedError | None) -> None:
+        if error is not None and self.log.local.is_usable and not self.log.disk.is_read_only:
+            logger.warning("%s: not cut back to offset %d: %s", self.topic_partition, offset, error)
+            self._uncut |= {offset}
+        self._settled(error)
 
     # Answers --------------------------------------------------------------------------------------------------------
 

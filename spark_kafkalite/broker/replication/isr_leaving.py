@@ -328,7 +328,7 @@ class IsrLeaves(StateWrites[_Leave]):
 
     def change(self, write: _Leave) -> StateChange | None:
         state = self._known(write)
-        after = None if state is None else self._without_me(write, state)
+        after = None if state is None else self._without_me(write, state, is_written=True)
         if state is None or after is None:
             if write.partition is not None and not write.is_begun:
                 write.partition.open_to_appends()
@@ -377,7 +377,9 @@ class IsrLeaves(StateWrites[_Leave]):
             return None
         return leave.found or self._view.state.partition(leave.topic_partition)
 
-    def _without_me(self, leave: _Leave, state: PartitionState) -> PartitionState | None:
+    def _without_me(self, leave: _Leave, state: PartitionState, *, is_written: bool = False) -> PartitionState | None:
+        """Return the state after this broker has left, None where it cannot leave. ``is_written``: that state is about
+        to be written."""
         if leave.partition is None:
             # It may have a log by now, and be a member with that: then this state is not the one that it was asked for.
             is_lost = self._replicas.has_lost(leave.topic_partition, leave.topic_id)
@@ -390,7 +392,11 @@ class IsrLeaves(StateWrites[_Leave]):
             leader = leave.partition.leader
             if leader is None or not leave.partition.log.is_damaged:
                 return None
-            return state_without_damaged(state, self._me, live, leader.in_sync.damaged_followers())
+            successor = leader.successor()
+            if successor is not None and is_written and not leader.is_level(successor):
+                # It comes to the log's end at another time.
+                return None
+            return state_without_damaged(state, self._me, live, leader.in_sync.damaged_followers(), successor)
         if leave.why is _Why.HANGING and leave.partition.log.disk.hanging is None:
             return None
         keeps_log = leave.why is _Why.STOP and leave.partition.storage_error is None
@@ -402,7 +408,7 @@ class IsrLeaves(StateWrites[_Leave]):
         for partition in partitions:
             partition.close_to_appends(self._given_back_text)
             leader = partition.leader
-            if leader is not None and leader.has_open_appends:
+            if leader is not None and not _is_settled(leader):
                 waiting.append(_Settled(leader, self._loop.create_future()))
         if waiting:
             try:
@@ -414,6 +420,12 @@ class IsrLeaves(StateWrites[_Leave]):
     @property
     def _given_back_text(self) -> str:
         return f"broker {self._me} has given it back"
+
+
+def _is_settled(leader: Leader) -> bool:
+    """Whether all that a leader has appended is acknowledged, and in the damaged log that is to lead next, if any."""
+    successor = leader.successor() if leader.log.is_damaged else None
+    return not leader.has_open_appends and (successor is None or leader.is_level(successor))
 
 
 class _Settled(DelayedOperation):
@@ -431,7 +443,7 @@ class _Settled(DelayedOperation):
         leader.ack_waiters.add(self)
 
     def try_complete(self) -> bool:
-        if self._leader.end_reason is None and self._leader.has_open_appends:
+        if self._leader.end_reason is None and not _is_settled(self._leader):
             return False
         self.finish()
         return True

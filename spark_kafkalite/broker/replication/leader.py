@@ -34,7 +34,7 @@ from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.leadership_confirmation import Confirmation, OnAnswer, Question
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
 from spark_kafkalite.broker.replication.reader import COMMITTED, UNCOMMITTED, Reader
-from spark_kafkalite.broker.replication.rules.healing import ReplicaReport, had_by_nobody
+from spark_kafkalite.broker.replication.rules.healing import ReplicaReport, had_by_nobody, next_leader
 from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange, LiveBrokers
 from spark_kafkalite.broker.replication.rules.refusals import Refusals
 from spark_kafkalite.broker.waiting.purgatory import Purgatory, WaitingList
@@ -53,7 +53,7 @@ from spark_kafkalite.log.files.needs_thread import NeedsThread
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
-from spark_kafkalite.model import Incarnation, TopicPartition
+from spark_kafkalite.model import BrokerId, Incarnation, TopicPartition
 from spark_kafkalite.net.io_threads import IoThreads
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES, AdmissionRules, admit
@@ -346,15 +346,36 @@ class Leader(Appender):
 
     def accepted_damage(self) -> Ranges:
         """Return the ranges that this log and all other replicas lack: all have reported it under this epoch."""
-        me, in_sync = self._services.broker_id, self.in_sync
-        others = [each for each in in_sync.state.replicas if each != me]
-        reports: dict[int, ReplicaReport] = {}
-        for broker in others:
+        others = [each for each in self.in_sync.state.replicas if each != self._services.broker_id]
+        return had_by_nobody(self.log.damaged_ranges, others, self._reports())
+
+    def successor(self) -> BrokerId | None:
+        """Return the damaged follower that leads next, None where there is none: see ``healing.next_leader``. It is at
+        the log's end, or was lately."""
+        state, log = self.in_sync.state, self.log
+        if state.isr != (self._services.broker_id,):
+            return None
+        end_offset = int(log.local.log_end_offset)
+        near = self.in_sync.near(self._services.purgatory.now_s())
+        reports = {
+            broker: report._replace(end_offset=end_offset) if broker in near else report
+            for broker, report in self._reports().items()
+        }
+        found = next_leader(log.damaged_ranges, int(log.log_start_offset), end_offset, reports)
+        return None if found is None else BrokerId(found)
+
+    def is_level(self, broker: BrokerId) -> bool:
+        """Whether a follower has reported under this epoch that its log ends where this one does."""
+        return self.in_sync.end_offset_of(broker) == self.log.local.log_end_offset
+
+    def _reports(self) -> dict[int, ReplicaReport]:
+        in_sync, reports = self.in_sync, {}
+        for broker in in_sync.state.replicas:
             end_offset = in_sync.end_offset_of(broker)
-            if end_offset is not None:
+            if broker != self._services.broker_id and end_offset is not None:
                 start = self._follower_starts.get(broker, 0)
-                reports[broker] = ReplicaReport(end_offset, start, self._follower_damage.get(broker, ()))
-        return tuple(each for each in self.log.damaged_ranges if had_by_nobody(each, others, reports))
+                reports[int(broker)] = ReplicaReport(end_offset, start, self._follower_damage.get(broker, ()))
+        return reports
 
     @property
     def low_watermark(self) -> int:

@@ -33,7 +33,7 @@ from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, Liv
 from spark_kafkalite.broker.waiting.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError, KafkaStorageError, UnknownLeaderEpoch
-from spark_kafkalite.log.damaged_ranges import NONE, Ranges
+from spark_kafkalite.log.damaged_ranges import NONE, Ranges, without
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerId, TopicPartition
@@ -539,9 +539,14 @@ class Partition:
         self._services.io.submit(damage.try_to_write, _done, _done)
 
     def damage_reported(self) -> None:
-        """Accept what this leader and every other replica lack: no replica can heal it."""
-        if self.leader is not None:
-            self._accept(self.leader.accepted_damage(), "no replica has them")
+        """Accept what this leader and every other replica lack: no replica can heal it. Hand over to a damaged replica
+        from which this one can be healed."""
+        leader = self.leader
+        if leader is not None:
+            self._accept(leader.accepted_damage(), "no replica has them")
+            leader.ack_waiters.wake()
+            if leader.successor() is not None:
+                self._services.on_damaged(self)
 
     def _accept_as_told(self, state: PartitionState) -> None:
         """Accept what an operator has accepted that this log lacks; not what it has come to lack since."""
@@ -553,7 +558,7 @@ class Partition:
     def _accept(self, ranges: Ranges, why: str) -> None:
         leader, log, damage = self.leader, self.log, self.log.local.known_damage
         # What cannot be read after all, once accepted, is damage again, and stays.
-        ranges = tuple(each for each in ranges if each not in self._accepted)
+        ranges = without(ranges, self._accepted)
         if not ranges:
             return
         self._accepted += ranges

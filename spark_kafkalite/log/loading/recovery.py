@@ -27,6 +27,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH, LeaderEpochs
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.log_files import (
@@ -558,13 +559,23 @@ def rebuild_producers(
     now_ms: int,
     limits: ProducerIdLimits | None = None,
 ) -> ProducerStateManager:
-    """Return the producers as of ``end_offset``, where the log has been truncated; removes snapshots beyond it."""
+    """Return the producers as of ``end_offset``, where the log has been truncated; removes snapshots beyond it.
+
+    What damaged segments before the last one have of producers is left out, from where they cannot be read on: they are
+    truncated, too, when they are healed.
+    """
     producers = load_newest_snapshot(files.fs, directory, snapshot_offsets(files.fs, directory), end_offset, limits)
     from_offset = producers.map_end_offset
     for segment in segments.from_offset(from_offset):
-        for position, header in segment.headers(0, read_bytes=READ_BYTES):
-            if header.producer_id >= 0 and header.base_offset >= from_offset:
-                marker = marker_in_file(segment.file, position, header)
-                producers.update(header, header.base_offset, now_ms, marker)
+        try:
+            for position, header in segment.headers(0, read_bytes=READ_BYTES):
+                if header.producer_id >= 0 and header.base_offset >= from_offset:
+                    marker = marker_in_file(segment.file, position, header)
+                    producers.update(header, header.base_offset, now_ms, marker)
+        except (CorruptMessage, OSError) as error:
+            passes = isinstance(error, OSError) and kind_of(error) is FailureKind.NO_RESOURCES
+            if passes or segment is segments.active:
+                raise
+            logger.debug("producers in the rest of %s are not known: %s", segment.log_path, error)
     producers.map_end_offset = end_offset
     return producers

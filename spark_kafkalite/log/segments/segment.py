@@ -325,21 +325,38 @@ class Segment:
     def cut_to_readable(self, offset: int) -> None:
         """Cut the file, in a thread, where the batch of ``offset`` begins, or before it where nothing can be read any
         more. The indexes are not used: they are rebuilt."""
-        position = 0
-        file = self.files.open(self.log_path, create=True)
+        position, _, _ = self._readable_end(offset)
+        self.files.open(self.log_path, create=True).truncate(position)
+        self.size_bytes = position
+        self.rebuild_indexes("it is cut where it could not be read")
+
+    def check_readable(self, offset: int) -> None:
+        """Check, in a thread, that all batches below ``offset`` that the file has can be walked to. Raises
+        CorruptMessage."""
+        position, next_offset, error = self._readable_end(offset)
+        if error is not None and not isinstance(error, SegmentCut) and next_offset != offset:
+            raise CorruptMessage(
+                f"{self.log_path} cannot be read from position {position}, offset {next_offset}, to offset {offset}"
+            ) from error
+
+    def _readable_end(self, offset: int) -> tuple[int, int, Exception | None]:
+        """Return the position and the offset where the batches below ``offset`` end, as far as they can be read one
+        after the other, and what has failed there, if anything."""
+        position, next_offset = 0, self.base_offset
+        failed: Exception | None = None
+        self.files.open(self.log_path, create=True)
         # A read fails as a whole for one bad sector in it, so what is before that is read batch by batch.
         for read_bytes in (_WALK_BYTES, HEADER_BYTES):
             try:
                 for found in self.headers(position, read_bytes=read_bytes):
                     if found.header.last_offset >= offset:
                         break
-                    position = found.position + found.header.size_bytes
-                break
+                    position, next_offset = found.position + found.header.size_bytes, found.header.next_offset
+                return position, next_offset, None
             except (CorruptMessage, OSError) as error:
-                logger.debug("%s is cut at %d: %s", self.log_path, position, error)
-        file.truncate(position)
-        self.size_bytes = position
-        self.rebuild_indexes("it is cut where it could not be read")
+                logger.debug("%s ends at %d: %s", self.log_path, position, error)
+                failed = error
+        return position, next_offset, failed
 
     def boundary_within(self, position: int, max_bytes: int, until_position: int) -> int:
         """Return the end of some whole batches from ``position`` on that take at most ``max_bytes``.

@@ -55,12 +55,12 @@ def admin(cluster: KafkaliteCluster) -> Iterator[Admin]:
 
 @pytest.fixture
 def new_topic(cluster: KafkaliteCluster, admin: Admin) -> Callable[..., str]:
-    """Makes a topic of three replicas and waits until they are in sync."""
+    """Makes a topic of three replicas, or as many as are asked for, and waits until they are in sync."""
 
-    def make(partitions: int = 1, **settings: object) -> str:
+    def make(partitions: int = 1, replication_factor: int = -1, **settings: object) -> str:
         name = f"topic-{next(_topic_numbers)}"
         configs = {setting.replace("_", "."): str(value) for setting, value in settings.items()}
-        admin.create_topic(name, partitions, configs=configs)
+        admin.create_topic(name, partitions, replication_factor, configs=configs)
         cluster.wait_in_sync(name)
         for broker in cluster.brokers.values():
             wait_until_known(broker.bootstrap, name)

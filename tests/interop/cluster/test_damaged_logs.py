@@ -50,6 +50,10 @@ def segments(cluster: KafkaliteCluster, number: int, topic: str) -> list[Path]:
     return sorted((cluster.broker(number).data_dir / f"{topic}-0").glob("*.log"))
 
 
+def replicas_of(cluster: KafkaliteCluster, topic: str) -> set[int]:
+    return {number for number in cluster.brokers if segments(cluster, number, topic)}
+
+
 def damaged(cluster: KafkaliteCluster, number: int, topic: str) -> bool:
     return (cluster.broker(number).data_dir / f"{topic}-0" / "damaged-ranges").exists()
 
@@ -60,11 +64,12 @@ def contents(cluster: KafkaliteCluster, number: int, topic: str) -> bytes:
 
 def wait_until_same(cluster: KafkaliteCluster, topic: str) -> None:
     cluster.wait_in_sync(topic)
+    replicas = replicas_of(cluster, topic)
     wait_until(
-        lambda: len({contents(cluster, number, topic) for number in cluster.brokers}) == 1,
+        lambda: len({contents(cluster, number, topic) for number in replicas}) == 1,
         "the replicas to be the same",
     )
-    assert not any(damaged(cluster, number, topic) for number in cluster.brokers)
+    assert not any(damaged(cluster, number, topic) for number in replicas)
 
 
 def cut(path: Path) -> None:
@@ -226,6 +231,47 @@ def test_an_operator_accepts_a_hole_when_a_replica_does_not_come_back(
         cluster.restart(number)
     wait_until_same(cluster, topic)
     assert values_read(cluster, topic, COUNT - 1) == left
+
+
+def read_damage(cluster: KafkaliteCluster, leader: int, topic: str, offset: int) -> None:
+    """Have a leader meet its damage at an offset."""
+    path = cluster.broker(leader).data_dir / f"{topic}-0" / "damaged-ranges"
+
+    def is_known() -> bool:
+        found = re.findall(r"^(\d+) (\d+)$", path.read_text(), re.MULTILINE) if path.exists() else []
+        return any(int(start) <= offset < int(end) for start, end in found)
+
+    with Consumer(bootstrap_servers=cluster.broker(leader).bootstrap, auto_offset_reset="none") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), offset)
+        wait_until(lambda: not consumer.poll(100) and is_known(), "the leader to know its damage", poll_s=0)
+
+
+def test_two_damaged_logs_heal_each_other_and_lose_what_both_lack(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    """The emptied segments of the leader, and those that its only follower has no more."""
+    holes = [({2, 3}, {3, 4}), ({3, 4}, {2, 3}), ({1, 5}, {3, 7}), ({3, 7}, {1, 5}), ({2, 6}, {1, 2, 3})]
+    for of_leader, of_follower in holes:
+        topic = new_topic(segment_bytes=SEGMENT_BYTES, replication_factor=2, min_insync_replicas=1)
+        produce(cluster, topic)
+        cluster.wait_in_sync(topic)
+        leader = cluster.wait_for_leader(topic)
+        (follower,) = replicas_of(cluster, topic) - {leader}
+        bases = [int(path.stem) for path in segments(cluster, leader, topic)]
+        lost = {offset for at in of_leader & of_follower for offset in range(bases[at], bases[at + 1])}
+        cluster.stop(follower)
+        wait_until(lambda: cluster.in_sync(topic) == {leader}, "the leader to be the last member")  # noqa: B023
+        for at, path in enumerate(segments(cluster, follower, topic)):
+            if at in of_follower:
+                path.unlink()
+        for at, path in enumerate(segments(cluster, leader, topic)):
+            if at in of_leader:
+                path.write_bytes(b"")
+                read_damage(cluster, leader, topic, bases[at])
+        cluster.restart(follower)
+        wait_until_same(cluster, topic)
+        assert values_read(cluster, topic, COUNT - 1) == [each for each in range(COUNT) if each not in lost]
 
 
 def test_one_damaged_log_takes_no_proof_from_the_others_of_its_broker(

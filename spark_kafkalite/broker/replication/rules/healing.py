@@ -1,22 +1,27 @@
-"""When a follower whose log is damaged cuts it back to be copied again. Pure: values in, values out.
+"""How replicas with damaged logs heal each other: what a follower cuts off to copy it again, what is lost because no
+replica has it, and who leads next. Pure: values in, values out.
 
 A damaged log lacks ranges of offsets that it has had (``log.known_damage``). It is not whole (R11): its broker must not
 count, neither as a member of the ISR nor as an eligible replica, before it cuts anything off. Only the leader adds to
 the ISR, so the follower relies on its leader's answer under the present epoch to a request that named the damage. That
 answer states that the leader does not count this log, and adds it to nothing while it is damaged.
 
-It cuts back to its first missing offset, and so drops records that it has. The leader must have all of these: it may
-not be damaged itself anywhere from there on. That it has the missing ranges alone is not enough: leader lacks 30 to 39,
-follower 10 to 19; cut back to 10 and copied again, 30 to 39 would be gone everywhere.
+It cuts back to where one of its missing ranges begins, and so drops records that it has. The leader must have all of
+these: it may not be damaged itself anywhere from there on. That it has the missing ranges alone is not enough: leader
+lacks 30 to 39, follower 10 to 19; cut back to 10 and copied again, 30 to 39 would be gone everywhere. In the reverse
+case the follower cuts back to 30, and has to lead before the other one can have 10 to 19. So a damaged leader hands
+over to a replica whose last missing offset is lower (:func:`next_leader`). Once what all lack is accepted
+(:func:`had_by_nobody`), the replica that lacks the highest offsets can always copy them from the one that leads next:
+what is missing anywhere becomes less from behind, until one replica is whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-Range = tuple[int, int]
+from spark_kafkalite.log.damaged_ranges import Range, Ranges, without
 
 
 class LeaderSays(NamedTuple):
@@ -24,7 +29,7 @@ class LeaderSays(NamedTuple):
     has, the ranges that it lacks itself, and where its log starts."""
 
     is_uncounted: bool
-    ranges: tuple[Range, ...]
+    ranges: Ranges
     log_start_offset: int
 
 
@@ -52,16 +57,21 @@ class ForgetBelow:
 Healing = CutBack | BeginAnew | ForgetBelow
 
 
-def healing(own: Iterable[Range], leader: LeaderSays) -> Healing | None:
-    """Return how a log that lacks ``own`` is healed from this leader; None while it has to wait."""
+def healing(own: Iterable[Range], leader: LeaderSays, may_cut: Callable[[int], bool]) -> Healing | None:
+    """Return how a log that lacks ``own`` is healed from this leader, at least in part; None while it has to wait.
+
+    ``may_cut``: whether the log can be cut back to an offset where a range begins.
+    """
     start = leader.log_start_offset
     missing = [each for each in own if each[1] > start]
     if not missing:
         return ForgetBelow(start)
-    first = max(missing[0][0], start)
-    if not leader.is_uncounted or any(each[1] > first for each in leader.ranges):
+    if not leader.is_uncounted:
         return None
-    return BeginAnew(start) if missing[0][0] < start else CutBack(first)
+    complete_from = max(start, end_of(leader.ranges))
+    if missing[0][0] < start == complete_from:
+        return BeginAnew(start)
+    return next((CutBack(first) for first, _ in missing if first >= complete_from and may_cut(first)), None)
 
 
 class ReplicaReport(NamedTuple):
@@ -69,17 +79,37 @@ class ReplicaReport(NamedTuple):
 
     end_offset: int
     log_start_offset: int
-    ranges: tuple[Range, ...]
+    ranges: Ranges
 
 
-def had_by_nobody(own: Range, replicas: Collection[int], reports: Mapping[int, ReplicaReport]) -> bool:
-    """Return whether all of these other replicas have reported under the present epoch, and none has any of a range."""
-    return all(broker in reports and _lacks(reports[broker], own) for broker in replicas)
+def had_by_nobody(own: Ranges, replicas: Collection[int], reports: Mapping[int, ReplicaReport]) -> Ranges:
+    """Return the parts of the ranges that none of these other replicas has; none while one has not reported under the
+    present epoch."""
+    if not all(broker in reports for broker in replicas):
+        return ()
+    for report in (reports[broker] for broker in replicas):
+        own = without(own, without([(report.log_start_offset, report.end_offset)], report.ranges))
+    return own
 
 
-def _lacks(report: ReplicaReport, own: Range) -> bool:
-    start, end = max(own[0], report.log_start_offset), min(own[1], report.end_offset)
-    for each in report.ranges:
-        if each[0] <= start < each[1]:
-            start = each[1]
-    return start >= end
+def end_of(ranges: Ranges) -> int:
+    """Return the offset from which on nothing is missing."""
+    return max((end for _, end in ranges), default=0)
+
+
+def next_leader(
+    own: Ranges, log_start_offset: int, log_end_offset: int, reports: Mapping[int, ReplicaReport]
+) -> int | None:
+    """Return the damaged replica that is to lead next, because its last missing offset is below that of this damaged
+    leader; None where there is none.
+
+    It must have all of the leader's log but for its missing ranges. A sound replica is never returned: it joins the ISR
+    by itself, and then leads.
+    """
+    level = {
+        broker: end_of(report.ranges)
+        for broker, report in reports.items()
+        if report.end_offset == log_end_offset and report.log_start_offset <= log_start_offset
+    }
+    best = min(level, key=lambda broker: (level[broker], broker), default=None)
+    return best if best is not None and 0 < level[best] < end_of(own) else None

@@ -325,6 +325,14 @@ class InSyncReplicas:
             return None
         return follower.end_offset
 
+    def near(self, now_s: float) -> frozenset[int]:
+        """Return the followers that are at the log's end, or have been there less than a moment ago."""
+        return frozenset(
+            broker
+            for broker, each in self._followers.items()
+            if each.fetched_s > _NEVER_S and (each.is_level or each.caught_up_s >= now_s - HELD_S)
+        )
+
     def _first_heard_of(self, broker: int, incarnation: Incarnation) -> _Progress:
         """Return what is known of a process other than the one with the latest fetch."""
         known, info = self._followers.get(broker), self._live().get(broker)

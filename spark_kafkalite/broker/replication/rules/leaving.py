@@ -58,15 +58,29 @@ def state_without_full(
 
 
 def state_without_damaged(
-    state: PartitionState, me: BrokerId, live: Mapping[int, BrokerInfo], damaged: Collection[int]
+    state: PartitionState,
+    me: BrokerId,
+    live: Mapping[int, BrokerInfo],
+    damaged: Collection[int],
+    successor: BrokerId | None = None,
 ) -> PartitionState | None:
     """Return the state after this broker, whose log is damaged, has left the ISR to members with sound logs.
 
-    None where no such member lives: this broker goes on as leader, and serves what can be read. ``damaged``: other
-    brokers that have reported damaged logs.
+    Where no such member lives, the last member leaves it to ``successor``, a damaged replica that is to lead next
+    (``healing.next_leader``). None where there is none either: this broker goes on as leader, and serves what can be
+    read. ``damaged``: other brokers that have reported damaged logs.
     """
     whole = {broker: info for broker, info in live.items() if broker not in damaged}
-    return state_without(state, me, whole, 0, keeps_log=False)
+    after = state_without(state, me, whole, 0, keeps_log=False)
+    if after is not None or successor is None or successor not in live or state.isr != (me,):
+        return after
+    return replace(
+        state,
+        leader=NO_LEADER,
+        isr=(successor,),
+        incarnations={successor: live[successor].incarnation},
+        eligible={broker: which for broker, which in state.eligible.items() if broker not in (me, successor)},
+    )
 
 
 def _live_others(state: PartitionState, me: BrokerId, live: Mapping[int, BrokerInfo]) -> int:

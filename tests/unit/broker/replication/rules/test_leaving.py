@@ -83,6 +83,19 @@ def test_a_damaged_leader_leaves_it_to_a_whole_member_alone() -> None:
     assert state_without_damaged(partition_state(1), BrokerId(1), live, ()) is None
 
 
+def test_the_last_member_leaves_it_to_a_damaged_log_from_which_it_can_be_healed() -> None:
+    state = partition_state(1, replicas=(1, 2, 3), eligible=incarnations_of(2, 3))
+    after = state_without_damaged(state, ME, LIVE, {2}, BrokerId(2))
+    assert after is not None and (after.leader, after.isr, after.incarnations) == (-1, (2,), incarnations_of(2))
+    assert after.eligible == incarnations_of(3)
+    assert elect(after, LIVE).leader == 2
+    # Not while another member has its log, nor to a broker that is gone.
+    assert state_without_damaged(partition_state(1, 3), ME, {1: LIVE[1], 2: LIVE[2]}, {2}, BrokerId(2)) is None
+    after = state_without_damaged(partition_state(1, 3), ME, LIVE, {2}, BrokerId(2))
+    assert after is not None and after.isr == (3,)
+    assert state_without_damaged(state, ME, {1: LIVE[1]}, {2}, BrokerId(2)) is None
+
+
 def test_who_takes_back_its_proof_is_meant_no_more() -> None:
     # Others had all of it, whether they live or not.
     after = state_without_proof(partition_state(1, 2, eligible=incarnations_of(3)), ME)
