@@ -485,6 +485,15 @@ class PartitionLog:
 
     # Read -----------------------------------------------------------------------------------------------------------
 
+    @property
+    def undeleted_start_offset(self) -> int:
+        """The first offset that was not deleted: the log start, or damage before that, where first segments are gone.
+
+        Other replicas learn this one as the log start, because they are to keep what is only damaged here.
+        """
+        damaged = self.local.known_damage.ranges
+        return min(self.log_start_offset, damaged[0][0]) if damaged else self.log_start_offset
+
     def read(
         self, start_offset: int, max_bytes: int, until_offset: int, *, at_least_one: bool = True
     ) -> LogSlice | None:
@@ -496,6 +505,10 @@ class PartitionLog:
         Source: KIP-74.
         """
         end_offset = self.local.log_end_offset
+        if self.undeleted_start_offset <= start_offset < self.log_start_offset:
+            self.local.known_damage.check(start_offset, until_offset, end_offset)
+            # Accepted as lost: readers pass over it.
+            start_offset = self.log_start_offset
         if not self.log_start_offset <= start_offset <= end_offset:
             raise OffsetOutOfRange(
                 f"{self.topic_partition}: offset {start_offset} lies outside "

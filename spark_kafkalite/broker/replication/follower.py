@@ -218,6 +218,8 @@ class Follower:
             self._rules.say_anew()
         flushed_only = self._bounds.acknowledges_flushed or self._may_join_by_move()
         asked = self._rules.ask(log, now_s, flushed_only=flushed_only)
+        if asked is not None and self._damaged_ranges:
+            asked = asked._replace(log_start_offset=int(log.undeleted_start_offset))
         self._awaits_flush = asked is None and flushed_only and log.recovery_point < log.log_end_offset
         if self._awaits_flush:
             self._flusher.request()

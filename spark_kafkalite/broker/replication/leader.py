@@ -361,7 +361,7 @@ class Leader(Appender):
             broker: report._replace(end_offset=end_offset) if broker in near else report
             for broker, report in self._reports().items()
         }
-        found = next_leader(log.damaged_ranges, int(log.log_start_offset), end_offset, reports)
+        found = next_leader(log.damaged_ranges, int(log.undeleted_start_offset), end_offset, reports)
         return None if found is None else BrokerId(found)
 
     def is_level(self, broker: BrokerId) -> bool:
@@ -610,7 +610,7 @@ class Leader(Appender):
                 raise OffsetOutOfRange(
                     f"{self.topic_partition}: offset {start_offset} is beyond the log end offset {log.log_end_offset}"
                 )
-            if start_offset >= log.log_start_offset:
+            if start_offset >= log.undeleted_start_offset:
                 return None
         return log.read(start_offset, max_bytes, until_offset, at_least_one=at_least_one)
 

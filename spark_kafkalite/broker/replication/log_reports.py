@@ -378,7 +378,7 @@ def _report_of(log: PartitionLog, state: PartitionState, high_watermark: int, *,
         return replace(known, gone=EMPTY)
     entries = [each for each in log.epochs.entries if each[1] < end or each[0] == last_epoch]
     epochs = tuple(entries[-MAX_EPOCHS:])
-    start = int(log.log_start_offset)
+    start = int(log.undeleted_start_offset)
     return replace(known, last_epoch=last_epoch, end_offset=end, epochs=epochs, log_start_offset=start)
 
 

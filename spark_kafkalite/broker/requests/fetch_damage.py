@@ -37,7 +37,7 @@ def damage_answer(context: BrokerContext, fetch: FetchRequest, said: Said) -> by
             each._replace(
                 ranges=log.damaged_ranges,
                 flags=UNCOUNTED if is_uncounted else 0,
-                log_start_offset=int(log.log_start_offset),
+                log_start_offset=int(log.undeleted_start_offset),
             )
         )
     return pack_damage(answers)

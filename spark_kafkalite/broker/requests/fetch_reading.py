@@ -201,7 +201,7 @@ def has_unread(session: FetchSession) -> bool:
         log = partition.led[1].log
         if partition.asked.fetch_offset < log.local.log_end_offset:
             return True
-        if partition.log_start_offset != log.log_start_offset:
+        if partition.log_start_offset != log.undeleted_start_offset:
             return True
     return False
 
@@ -442,7 +442,8 @@ class Reading:
             if leader is not None and isinstance(said, OffsetOutOfRange) and self._fetching.replica_id >= 0:
                 # A follower that ends before the log's start goes on from there, unless the log's end lies before it as
                 # well. Apache Kafka's follower asks for both (ListOffsets).
-                log_start_offset, log_end_offset = leader.log.log_start_offset, int(leader.log.log_end_offset)
+                log_start_offset = leader.log.undeleted_start_offset
+                log_end_offset = int(leader.log.log_end_offset)
             return FetchedPartition(
                 asked.partition,
                 said.code,
@@ -516,7 +517,7 @@ class Reading:
             0,
             partition.high_watermark if reader is FOLLOWER else partition.visible_end_offset,
             partition.last_stable_offset,
-            leader.log.log_start_offset,
+            leader.log.undeleted_start_offset if reader is FOLLOWER else leader.log.log_start_offset,
             records,
             [] if self._fetching.request.isolation_level else None,
             -1,

@@ -1,5 +1,5 @@
 """How replicas with damaged logs heal each other: what a follower cuts off to copy it again, what is lost because no
-replica has it, and who leads next. Pure: values in, values out.
+replica has it, and which replica leads next. Pure: values in, values out.
 
 A damaged log lacks ranges of offsets that it has had (``log.known_damage``). It is not whole (R11): its broker must not
 count, neither as a member of the ISR nor as an eligible replica, before it cuts anything off. Only the leader adds to

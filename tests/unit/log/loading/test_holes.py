@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_kafkalite.errors import KafkaStorageError
+from spark_kafkalite.errors import KafkaStorageError, OffsetOutOfRange
 from spark_kafkalite.log.files.awaiting_logs import AWAITS_TOPIC_FILE
 from spark_kafkalite.log.files.fs import replace_file, write_whole
 from spark_kafkalite.log.files.offset_checkpoint import OffsetCheckpoint
@@ -280,7 +280,17 @@ def test_first_segments_are_gone_after_a_crash(
     (line,) = lines(caplog)
     text = f"t-0: {2 * gone} offsets are missing in /data/t-0: 0 to {2 * gone - 1} (the segments before the first one"
     assert text in line
+    # They were not deleted: other replicas keep theirs, and readers do not pass over them before they are accepted.
+    assert (log.log_start_offset, log.undeleted_start_offset) == (2 * gone, 0)
+    with pytest.raises(KafkaStorageError, match="offset 1 is among 0 to"):
+        log.read(1, 100, 10)
+    with pytest.raises(OffsetOutOfRange):
+        log.read(-1, 100, 10)
+    log.local.known_damage.accept(1, 2 * gone)
+    found = log.read(1, 100, 10)
+    assert found is not None and found.start_offset == 2 * gone
     assert offsets(log) == list(range(2 * gone, 10))
+    assert log.undeleted_start_offset == 2 * gone
     caplog.clear()
     start()
     assert lines(caplog) == []
