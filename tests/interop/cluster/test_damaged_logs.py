@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
@@ -14,6 +15,7 @@ from spark_kafkalite.wire.messages.list_offsets import ListOffsetsPartition, Lis
 from tests.interop.cluster.test_commands import kafkalite
 from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
+from tests.seeds import SOAK
 
 COUNT = 600
 # Some forty records in each.
@@ -63,13 +65,17 @@ def contents(cluster: KafkaliteCluster, number: int, topic: str) -> bytes:
 
 
 def wait_until_same(cluster: KafkaliteCluster, topic: str) -> None:
+    def are_same() -> bool:
+        replicas = replicas_of(cluster, topic)
+        # A file goes while a log is cut back.
+        with suppress(FileNotFoundError):
+            is_damaged = any(damaged(cluster, number, topic) for number in replicas)
+            return not is_damaged and len({contents(cluster, number, topic) for number in replicas}) == 1
+        return False
+
     cluster.wait_in_sync(topic)
-    replicas = replicas_of(cluster, topic)
-    wait_until(
-        lambda: len({contents(cluster, number, topic) for number in replicas}) == 1,
-        "the replicas to be the same",
-    )
-    assert not any(damaged(cluster, number, topic) for number in replicas)
+    wait_until(are_same, "the replicas to be the same")
+    cluster.wait_in_sync(topic)
 
 
 def cut(path: Path) -> None:
@@ -251,8 +257,8 @@ def test_two_damaged_logs_heal_each_other_and_lose_what_both_lack(
     cluster: KafkaliteCluster, new_topic: Callable[..., str]
 ) -> None:
     """The emptied segments of the leader, and those that its only follower has no more."""
-    holes = [({2, 3}, {3, 4}), ({3, 4}, {2, 3}), ({1, 5}, {3, 7}), ({3, 7}, {1, 5}), ({2, 6}, {1, 2, 3})]
-    for of_leader, of_follower in holes:
+    holes = [({3, 4}, {2, 3}), ({1, 5}, {3, 7}), ({2, 6}, {1, 2, 3}), ({2, 3}, {3, 4}), ({3, 7}, {1, 5})]
+    for of_leader, of_follower in holes if SOAK else holes[:3]:
         topic = new_topic(segment_bytes=SEGMENT_BYTES, replication_factor=2, min_insync_replicas=1)
         produce(cluster, topic)
         cluster.wait_in_sync(topic)
