@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from spark_kafkalite.broker.authentication.authentication import LOGIN_KINDS
 from spark_kafkalite.broker.authorization.authorizer import Authorizer
+from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.listener_tls import BrokerTls
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.quotas.client_quotas import ClientQuotas
@@ -25,13 +26,18 @@ from spark_kafkalite.broker.quotas.limits import (
     entity_of,
 )
 from spark_kafkalite.exposition.text import Kind, Page, labels
-from spark_kafkalite.slices import Work
+from spark_kafkalite.slices import Work, counted
 
 # Clients choose their ids: series are of those that used their quotas last.
 MOST_CLIENTS: Final = 1_000
+# Clients choose the names of their software, too: series are of those with the most connections.
+MOST_SOFTWARE: Final = 100
 _AT_ONCE: Final = 50
 _SOCKETS: Final = "kafka_server_socket_server_metrics"
 _DEFAULT: Final = "<default>"
+# No client can have this name. Those of a client that has not named itself: ClientInformation.UNKNOWN_NAME_OR_VERSION.
+_OTHERS: Final = "<others>"
+_UNKNOWN: Final = "unknown"
 _LOGIN_TEXTS: Final[Mapping[str, str]] = {
     "successful_authentication": "Authentications that were accepted, and TLS handshakes of listeners without SASL.",
     "failed_authentication": "Authentications and TLS handshakes that failed.",
@@ -44,6 +50,25 @@ _KINDS: Final[Mapping[str, tuple[str, str]]] = {
     CONSUMER_BYTE_RATE: ("Fetch", "byte_rate"),
     REQUEST_PERCENTAGE: ("Request", "request_time"),
 }
+
+
+def software(page: Page, connections: Collection[Connection]) -> Work[None]:
+    """Write how many connections are open of each client software and version, as clients name them (KIP-511)."""
+    sessions = [connection.session for connection in connections]
+    counts = yield from counted(
+        (session.listener.name, session.client_software_name, session.client_software_version) for session in sessions
+    )
+    shown = counts.most_common(MOST_SOFTWARE)
+    yield None
+    others = yield from counted(session.listener.name for session in sessions)
+    for (listener, _, _), count in shown:
+        others[listener] -= count
+    name = f"{_SOCKETS}_connections_software"
+    page.family(name, "gauge", "Open connections, by the name and version that the client's software says.")
+    lines = [(listener, said or _UNKNOWN, version or _UNKNOWN, count) for (listener, said, version), count in shown]
+    lines += [(listener, _OTHERS, _OTHERS, count) for listener, count in others.items() if count]
+    for listener, said, version, count in sorted(lines):
+        page.add(name, labels(listener=listener, clientSoftwareName=said, clientSoftwareVersion=version), count)
 
 
 def logins(page: Page, listeners: Mapping[str, Listener], counts: Counter[tuple[str, str]], tls: BrokerTls) -> None:

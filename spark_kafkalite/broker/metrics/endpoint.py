@@ -144,6 +144,7 @@ class MetricsEndpoint:
             context, acceptor, replication = self._broker
             families.registry(page, context)
             families.connections(page, acceptor, context.listeners)
+            yield from client_families.software(page, acceptor.connections)
             client_families.logins(page, context.listeners, context.authentication.counts, acceptor.tls)
             client_families.encryption(page, acceptor.tls)
             client_families.denials(page, acceptor.authorizer)

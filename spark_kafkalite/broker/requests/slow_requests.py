@@ -95,8 +95,8 @@ class SlowRequests(Oversight):
                 "principal": session.principal,
                 "listener": session.listener.name,
                 "clientInformation": {
-                    "softwareName": session.client_software_name[:_MOST_CHARS],
-                    "softwareVersion": session.client_software_version[:_MOST_CHARS],
+                    "softwareName": session.client_software_name,
+                    "softwareVersion": session.client_software_version,
                 },
             },
         )

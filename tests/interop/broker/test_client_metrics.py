@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from spark_kafkalite import Admin, Producer
+from spark_kafkalite.broker.metrics.client_families import MOST_SOFTWARE
 from spark_kafkalite.errors import SaslAuthenticationFailed, TopicAuthorizationFailed
 from spark_kafkalite.processes.cluster import BrokerProcess
+from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from tests.interop.broker.test_metrics import METRICS, asked, scraped_anew, value
+from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 
 SOCKETS = "kafka_server_socket_server_metrics"
@@ -52,8 +56,16 @@ def test_logins_handshakes_denials_and_quotas_are_counted(tmp_path: Path) -> Non
             with Producer(produced) as producer:
                 producer.send("orders", b"x" * 15_000).result(PATIENCE_S)
                 scraped_anew(broker)
-                producer.send("orders", b"x" * 15_000).result(PATIENCE_S)
-                found = scraped_anew(broker)
+
+                def throttled() -> bool:
+                    # On a slow host two of them are no more than the quota allows.
+                    for _ in range(2):
+                        producer.send("orders", b"x" * 15_000).result(PATIENCE_S)
+                    found.update(scraped_anew(broker))
+                    named = {"resource": "Produce", "user": "admin", "clientId": CLIENT}
+                    return value(found, "kafka_server_quota_throttle_time", **named) > 0
+
+                wait_until(throttled, "a throttle")
             open_tls = found[f"{SOCKETS}_connections_tls_info"]
             assert {dict(each)["listener"] for each in open_tls} == {"SASL_SSL"}
             assert sum(open_tls.values()) >= 2
@@ -81,3 +93,35 @@ def test_an_open_broker_has_no_such_series(tmp_path: Path) -> None:
         text = asked(f"{broker.metrics_url}/metrics")[1].decode()
     for part in ("authentication", "tls", "certificate", "acl", "quota"):
         assert not [line for line in text.splitlines() if part in line.split("{")[0]]
+
+
+def test_connections_are_counted_by_software_up_to_a_bound(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", overrides=METRICS) as broker, ExitStack() as opened:
+
+        def connected(name: str, version: str) -> int:
+            client = opened.enter_context(RawClient(broker.bootstrap))
+            message = ApiVersionsRequest(client_software_name=name, client_software_version=version)
+            return int(client.call(message, 3).error_code)
+
+        assert [connected("java", "3.9.0"), connected("java", "3.9.0"), connected("n" * 20_000, "v" * 20_000)] == [
+            0
+        ] * 3
+        assert connected('a"b', "1\n") == 42
+        name = f"{SOCKETS}_connections_software"
+
+        def labels(software: str, version: str) -> dict[str, str]:
+            return {"listener": "PLAINTEXT", "clientSoftwareName": software, "clientSoftwareVersion": version}
+
+        found = scraped_anew(broker)
+        assert value(found, name, **labels("java", "3.9.0")) == 2
+        assert value(found, name, **labels("n" * 64, "v" * 64)) == 1
+        assert value(found, name, **labels("unknown", "unknown")) == 1
+        assert len(found[name]) == 3
+        for number in range(MOST_SOFTWARE):
+            assert connected(f"hostile{number}", "1") == 0
+        found = scraped_anew(broker)
+        assert value(found, name, **labels("java", "3.9.0")) == 2
+        assert value(found, name, **labels("<others>", "<others>")) == 3
+        assert len(found[name]) == MOST_SOFTWARE + 1
+        count = value(found, f"{SOCKETS}_connection_count", listener="PLAINTEXT")
+        assert sum(found[name].values()) == count == MOST_SOFTWARE + 4

@@ -3,7 +3,7 @@
 The answer is built from the dispatch table, so that nothing is advertised that has no handler.
 
 v0-2  plain
-v3    flexible, with the client's name and version, which are checked and kept in its session
+v3    flexible, with the client's name and version, which are checked and, cut to 64 characters, kept in its session
 v4    allows a feature's minimum version to be 0; the same bytes as v3 while there are no features
 
 A version above 4 is answered in version 0 with UNSUPPORTED_VERSION and the one entry with the versions of this API that
@@ -23,6 +23,8 @@ from spark_kafkalite.wire.messages.api_versions import ApiVersion, ApiVersionsRe
 
 # Source: KIP-511.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+# Of a name and of a version that are kept for as long as the connection lasts.
+_MOST_CHARS = 64
 
 
 @handles(ApiKey.API_VERSIONS, 0, 4)
@@ -36,7 +38,8 @@ def handle(context: BrokerContext, exchange: Exchange, message: ApiVersionsReque
         name, version = message.client_software_name, message.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=InvalidRequest.code)
-        exchange.session.client_software_name, exchange.session.client_software_version = name, version
+        session = exchange.session
+        session.client_software_name, session.client_software_version = name[:_MOST_CHARS], version[:_MOST_CHARS]
     exchange.session.versions_answered()
     return ApiVersionsResponse(
         api_keys=[
