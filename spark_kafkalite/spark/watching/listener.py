@@ -145,6 +145,13 @@ class KafkaliteListener(StreamingQueryListener):
         return _FIGURES.figures(names)
 
     @property
+    def input_rows(self) -> dict[str, int]:
+        """How many records each query has read, by its id: as Spark's progress counts them, whatever host has."""
+        with self._lock:
+            names = dict(self._names)
+        return _FIGURES.input_rows(names)
+
+    @property
     def unseen_records(self) -> dict[str, int]:
         """How many records of each query tasks have read that are not in :attr:`figures`, by the query's id."""
         with self._lock:
@@ -153,11 +160,11 @@ class KafkaliteListener(StreamingQueryListener):
 
     def json(self) -> str:
         """Return what :meth:`measure` does, and :attr:`figures`, as JSON."""
-        return as_json(self.measure(), self.figures, self.unseen_records)
+        return as_json(self.measure(), self.figures, self.input_rows, self.unseen_records)
 
     def prometheus(self) -> str:
         """Return what :meth:`measure` does, and :attr:`figures`, in Prometheus's text format."""
-        return as_prometheus(self.measure(), self.figures, self.unseen_records)
+        return as_prometheus(self.measure(), self.figures, self.input_rows, self.unseen_records)
 
     def serve(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
         """Serve ``/metrics`` and ``/lag`` over HTTP until the session ends, and return host and port.

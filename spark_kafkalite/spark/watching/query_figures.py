@@ -132,6 +132,15 @@ class FiguresOfQueries:
                 for (side, subject), each in sorted(self._queries[query_id].sides.items())
             ]
 
+    def input_rows(self, names: Mapping[str, str | None]) -> dict[str, int]:
+        """Return, for each of these queries, how many records Spark's progress counts, whatever host has read them."""
+        with self._lock:
+            return {
+                query_id: found.reported_records
+                for query_id in names
+                if (found := self._queries.get(query_id)) is not None
+            }
+
     def unseen(self, names: Mapping[str, str | None]) -> dict[str, int]:
         """Return, for each of these queries, how many records tasks have read that have reported nothing."""
         with self._lock:

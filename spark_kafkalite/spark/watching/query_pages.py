@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from spark_kafkalite.exposition.text import Page, labels
+from spark_kafkalite.exposition.text import Kind, Page, labels
 from spark_kafkalite.spark.watching.query_figures import SINK_SIDE, SOURCE_SIDE, Figures, QueryFigures
 from spark_kafkalite.spark.watching.query_lag import QueryPartitionLag
 
@@ -29,10 +29,14 @@ _COUNTERS: Final[tuple[tuple[str, tuple[str, ...], str, Callable[[Figures], floa
 
 
 def as_json(
-    lags: Iterable[QueryPartitionLag], figures: Iterable[QueryFigures] = (), unseen: Mapping[str, int] | None = None
+    lags: Iterable[QueryPartitionLag],
+    figures: Iterable[QueryFigures] = (),
+    rows: Mapping[str, int] | None = None,
+    unseen: Mapping[str, int] | None = None,
 ) -> str:
     """Return ``{"queries": [...]}``: each query with the sum of its lag, its largest lag in seconds, its partitions,
-    and what it has read and written, by subscription and target. ``unseen``: by query, the records that lack there."""
+    and what it has read and written, by subscription and target. ``rows``: by query, the records that Spark counts;
+    ``unseen``: those of them that lack in the figures."""
     queries: dict[str, tuple[str | None, list[QueryPartitionLag], list[QueryFigures]]] = {}
     for lag in lags:
         queries.setdefault(lag.query_id, (lag.query_name, [], []))[1].append(lag)
@@ -48,6 +52,7 @@ def as_json(
                     "lag_seconds": max((lag.seconds for lag in parts if lag.seconds is not None), default=None),
                     "partitions": [_partition(lag) for lag in parts],
                     "figures": [_figures(each) for each in found],
+                    "input_rows": (rows or {}).get(query_id, 0),
                     "unseen_records": (unseen or {}).get(query_id, 0),
                 }
                 for query_id, (name, parts, found) in queries.items()
@@ -85,9 +90,13 @@ def _sums(side: str, sums: Figures) -> dict[str, int]:
 
 
 def as_prometheus(
-    lags: Iterable[QueryPartitionLag], figures: Iterable[QueryFigures] = (), unseen: Mapping[str, int] | None = None
+    lags: Iterable[QueryPartitionLag],
+    figures: Iterable[QueryFigures] = (),
+    rows: Mapping[str, int] | None = None,
+    unseen: Mapping[str, int] | None = None,
 ) -> str:
     """Return all in Prometheus's text format: lags as gauges, figures as counters. What is not known is left out."""
+    lags, figures, rows, unseen = list(lags), list(figures), rows or {}, unseen or {}
     page = Page(_MOST_SERIES)
     lags, figures, unseen = list(lags), list(figures), unseen or {}
     for name, text, value_of in _GAUGES:
@@ -95,19 +104,34 @@ def as_prometheus(
         for lag in lags:
             if (value := value_of(lag)) is not None:
                 page.add(name, _labels(lag), value)
-    if not figures and not any(unseen.values()):
+    names = {lag.query_id: lag.query_name for lag in lags} | {each.query_id: each.query_name for each in figures}
+    of_progress: tuple[tuple[str, Kind, str, Mapping[str, int]], ...] = (
+        (
+            "kafkalite_query_input_rows_total",
+            "counter",
+            "Records that Spark's progress counts of sources of this format, from all hosts.",
+            rows,
+        ),
+        (
+            "kafkalite_query_unseen_records",
+            "gauge",
+            "Input rows whose tasks have reported no figures, as on other hosts: what side source lacks.",
+            unseen,
+        ),
+    )
+    for name, kind, text, counts in of_progress:
+        if figures or any(counts.values()):
+            page.family(name, kind, text)
+            for query_id, count in counts.items():
+                page.add(name, labels(query=names.get(query_id) or query_id, query_id=query_id), count)
+    if not figures:
         return page.text()
-    for kind, sides, text, sum_of in _COUNTERS:
-        name = f"kafkalite_query_{kind}_total"
+    for subject, sides, text, sum_of in _COUNTERS:
+        name = f"kafkalite_query_{subject}_total"
         page.family(name, "counter", text)
         for each in figures:
             if each.side in sides:
                 page.add(name, _labels_of_figures(each), sum_of(each.total))
-    name = "kafkalite_query_unseen_records"
-    page.family(name, "gauge", "Records that tasks have read whose figures did not arrive, as from other hosts.")
-    names = {lag.query_id: lag.query_name for lag in lags} | {each.query_id: each.query_name for each in figures}
-    for query_id, count in unseen.items():
-        page.add(name, labels(query=names.get(query_id) or query_id, query_id=query_id), count)
     return page.text()
 
 

@@ -100,7 +100,8 @@ def test_rows_that_no_task_has_reported_are_unseen(watching):
     watching.onQueryStarted(started())
     watching.onQueryProgress(progress(offsets(p0=5), offsets(p0=9), rows=25))
     watching.onQueryProgress(progress(offsets(p0=5), offsets(p0=9), rows=7, description="RateStream"))
-    assert watching.unseen_records == {"query-1": 25}
+    assert watching.input_rows == watching.unseen_records == {"query-1": 25}
+    assert 'kafkalite_query_input_rows_total{query="query-1",query_id="query-1"} 25\n' in watching.prometheus()
     assert 'kafkalite_query_unseen_records{query="query-1",query_id="query-1"} 25\n' in watching.prometheus()
 
 

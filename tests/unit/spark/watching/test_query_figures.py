@@ -40,13 +40,15 @@ def test_records_that_no_task_has_reported_are_unseen() -> None:
     figures.reported("q", 25)
     figures.take(SOURCE_SIDE, TASK)
     figures.take(SINK_SIDE, TASK._replace(records=99))
-    assert figures.unseen(NAMES) == {"q": 15}
-    page = as_prometheus([], figures.figures(NAMES), figures.unseen(NAMES))
+    assert (figures.input_rows(NAMES), figures.unseen(NAMES)) == ({"q": 25}, {"q": 15})
+    shown = figures.figures(NAMES), figures.input_rows(NAMES), figures.unseen(NAMES)
+    page = as_prometheus([], *shown)
     labels = 'query="a \\"name\\"",query_id="q"'
     assert f"kafkalite_query_unseen_records{{{labels}}} 15\n" in page
     assert f'kafkalite_query_fetch_seconds_total{{{labels},side="source",subject="subscribe=t"}} 0.007\n' in page
     assert 'send_seconds_total{query="a \\"name\\"",query_id="q",side="source"' not in page
-    assert '"unseen_records": 15' in as_json([], figures.figures(NAMES), figures.unseen(NAMES))
+    assert f"kafkalite_query_input_rows_total{{{labels}}} 25\n" in page
+    assert '"input_rows": 25, "unseen_records": 15' in as_json([], *shown)
     figures.take(SOURCE_SIDE, TASK._replace(place="4.1", records=90))
     assert figures.unseen(NAMES) == {"q": 0}
 
