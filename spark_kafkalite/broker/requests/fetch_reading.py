@@ -250,6 +250,7 @@ class Reading:
         "_throttle",
         "_throttled_bytes",
         "_unread",
+        "has_errors",
         "hints",
         "is_enough",
         "is_long",
@@ -283,6 +284,8 @@ class Reading:
         self._throttle: ReplicationThrottle | None = None
         self._throttled_bytes = 0
         self.is_enough = False
+        # Whether it has an error for a partition.
+        self.has_errors = False
         # Whether the answer takes more than a millisecond or two to pack.
         self.is_long = False
         self.old_slices: list[OldSlice] = []
@@ -421,11 +424,9 @@ class Reading:
     ) -> FetchedPartition | None:
         """Return what a partition has, or its error; None when a thread is needed first."""
         if topic_partition is None:
-            self.is_enough = True
-            return FetchedPartition(asked.partition, UnknownTopicId.code)
+            return self._refused(asked, UnknownTopicId.code)
         if self._rights is not None and not self._is_readable(topic_partition.topic, self._rights):
-            self.is_enough = True
-            return FetchedPartition(asked.partition, TopicAuthorizationFailed.code)
+            return self._refused(asked, TopicAuthorizationFailed.code)
         leader: Leader | None = None
         try:
             if in_session is not None:
@@ -435,7 +436,7 @@ class Reading:
                 self.leaders.append(leader)
             return self._read(partition, leader, topic, asked, in_session)
         except KafkaError as error:
-            self.is_enough = True
+            self.is_enough = self.has_errors = True
             context = self._fetching.context
             said = context.lease.said(error, context.clock.monotonic_s())
             log_start_offset = log_end_offset = -1
@@ -455,6 +456,10 @@ class Reading:
             # The other partitions go on, so that a thread gets all that is missing at once.
             self.needs_thread.append(missing)
             return None
+
+    def _refused(self, asked: FetchPartition, error_code: int) -> FetchedPartition:
+        self.is_enough = self.has_errors = True
+        return FetchedPartition(asked.partition, error_code)
 
     def _read(
         self,

@@ -19,7 +19,9 @@ from spark_kafkalite.errors import MessageTooLarge
 from spark_kafkalite.processes.child_process import ChildFailed
 from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.wire import packed
 from tests.interop.support.collect import collected
+from tests.interop.support.raw_client import RawClient
 from tests.patience import PATIENCE_S, wait_until
 
 METRICS = {"metrics.listener": "127.0.0.1:0", "group.initial.rebalance.delay.ms": 0}
@@ -108,6 +110,31 @@ def test_refused_requests_are_counted(broker: BrokerProcess) -> None:
     found = scraped_anew(broker)
     assert value(found, "kafka_server_brokertopicmetrics_failedproducerequests") > before
     assert value(found, "kafka_server_brokertopicmetrics_failedproducerequests", topic="small") >= 1
+
+
+def test_fetches_are_counted_by_topic(broker: BrokerProcess) -> None:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic("one", 1)
+        admin.create_topic("two", 2)
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for topic in ("one", "two"):
+            producer.send(topic, b"x" * len(topic) * 100, partition=0).result(PATIENCE_S)
+    there, beyond = (packed.FetchPartition(0, 0, 1 << 20), packed.FetchPartition(0, 99, 1 << 20))
+    with RawClient(broker.bootstrap) as client:
+        for topics in (
+            [("one", [there])],
+            [("one", [beyond])],
+            [("one", [there]), ("two", [there, beyond._replace(partition=1)])],
+        ):
+            request = packed.FetchRequest(topics, max_wait_ms=0, min_bytes=1)
+            client.send_frame(packed.pack_fetch_request(1, "raw", 11, request))
+            client.receive_frame()
+    found = scraped_anew(broker)
+    for topic, answers, read in (("one", 3, 2), ("two", 2, 1)):
+        size = value(found, "kafka_log_log_size", topic=topic, partition=0)
+        assert value(found, "kafka_server_brokertopicmetrics_totalfetchrequests", topic=topic) == answers
+        assert value(found, "kafka_server_brokertopicmetrics_failedfetchrequests", topic=topic) == 1
+        assert value(found, "kafka_server_brokertopicmetrics_bytesout", topic=topic) == read * size > 0
 
 
 def test_a_deleted_topic_has_no_series(broker: BrokerProcess) -> None:

@@ -321,18 +321,20 @@ def _throttled(fetching: Fetching, result: Reading, throttle_ms: int) -> Respons
 
 
 def _count(meters: TopicMeters, context: BrokerContext, fetching: Fetching, result: Reading) -> None:
-    """Count what the answer has of each topic."""
-    is_consumer = fetching.replica_id < 0
-    for topic, partitions in result.topics:
+    """Count what the answer has of each topic: once a topic, not once a partition, where that is enough."""
+    topics, is_consumer = result.topics, fetching.replica_id < 0
+    for topic, partitions in topics:
         meter = meters.known(topic if isinstance(topic, str) else context.cluster.topic_name(topic))
-        for fetched in partitions:
-            size = fetched.records.length if isinstance(fetched.records, FileRange) else 0
-            if not is_consumer:
-                meter.replication_bytes_out += size
-                continue
-            meter.bytes_out += size
-            meter.fetch_requests += 1
-            meter.failed_fetch_requests += fetched.error_code != 0
+        size = result.size_bytes
+        if len(topics) > 1:
+            size = sum(one.records.length for one in partitions if isinstance(one.records, FileRange))
+        if not is_consumer:
+            meter.replication_bytes_out += size
+            continue
+        meter.bytes_out += size
+        meter.fetch_requests += len(partitions)
+        if result.has_errors:
+            meter.failed_fetch_requests += sum(one.error_code != 0 for one in partitions)
 
 
 def _pack(fetching: Fetching, result: Reading) -> Work[None]:
