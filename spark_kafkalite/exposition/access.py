@@ -65,21 +65,20 @@ class PageAccess:
 
     def refusal(self, request: HttpRequest) -> HttpResponse | None:
         """Return the refusal of a request that lacks the token, None if the reader may have the page."""
-        if self._may_read(request):
+        if self.token_file is None:
+            return None
+        try:
+            token = read_token(self.token_file, self.names.token_file)
+        except ConfigError:
+            # Without the reason, which has the path: who asks has shown no token.
+            text = f"the file of {self.names.token_file} cannot be read, or holds no token"
+            return json_response(HTTPStatus.SERVICE_UNAVAILABLE, {"error": text})
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1", "replace"), token):
             return None
         text = f"send the token of {self.names.token_file} as a bearer token"
         answer = json_response(HTTPStatus.UNAUTHORIZED, {"error": text})
         return HttpResponse(answer.status, answer.body, headers=(("WWW-Authenticate", "Bearer"),))
-
-    def _may_read(self, request: HttpRequest) -> bool:
-        if self.token_file is None:
-            return True
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        try:
-            token = read_token(self.token_file, self.names.token_file)
-        except ConfigError:
-            return False
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1", "replace"), token)
 
 
 def read_token(path: str, setting: str) -> bytes:

@@ -1,7 +1,9 @@
 """A small HTTP/1.1 server for probes and scrapes: GET and HEAD, one request a connection, in an event loop.
 
-A client that sends or takes its bytes too slowly, or sends too many, loses its connection. So does one beyond the limit
-of connections. The server reads the method, the path and the headers of a request, and no body. Source: RFC 9112.
+A client that sends or takes its bytes too slowly, or sends too many, loses its connection. Beyond the limit of
+connections each new one takes the place of the oldest that has not sent its request yet, or else of the oldest: many
+that are held open must not keep probes out, after which an orchestrator would restart the process. The server reads
+the method, the path and the headers of a request, and no body. Source: RFC 9112.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ class HttpServer:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None]] = set()
+        # The oldest first; True: it has sent its request.
+        self._open: dict[asyncio.Task[None], bool] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port. Raises OSError."""
@@ -104,18 +107,23 @@ class HttpServer:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._open.add(task)
+        if len(self._open) >= _MOST_CONNECTIONS:
+            oldest = next((each for each, has_asked in self._open.items() if not has_asked), next(iter(self._open)))
+            del self._open[oldest]
+            oldest.cancel()
+        self._open[task] = False
         try:
-            if len(self._open) <= _MOST_CONNECTIONS:
-                with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-                    await self._serve(reader, writer)
+            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                await self._serve(task, reader, writer)
         finally:
-            self._open.discard(task)
+            self._open.pop(task, None)
             # Whatever was not sent in time is dropped.
             writer.transport.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answer, is_head, takes_gzip = await self._answered(reader)
+    async def _serve(
+        self, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        answer, is_head, takes_gzip = await self._answered(task, reader)
         body, headers, length, unpacks = answer.body, dict(answer.headers), len(answer.body), False
         if answer.is_packed and not takes_gzip:
             # The end of a gzip file is the length of its content.
@@ -146,7 +154,9 @@ class HttpServer:
             while await reader.read(_MOST_HEAD_BYTES):
                 pass
 
-    async def _answered(self, reader: asyncio.StreamReader) -> tuple[HttpResponse, bool, bool]:
+    async def _answered(
+        self, task: asyncio.Task[None], reader: asyncio.StreamReader
+    ) -> tuple[HttpResponse, bool, bool]:
         """Return the answer, whether it is sent without its body, and whether its body may be compressed."""
         try:
             async with asyncio.timeout(_HEAD_TIMEOUT_S):
@@ -158,6 +168,8 @@ class HttpServer:
         if request.method not in ("GET", "HEAD"):
             answer = HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED, b"", headers=(("Allow", "GET, HEAD"),))
             return answer, False, False
+        if task in self._open:
+            self._open[task] = True
         return (
             await self._handle(request),
             request.method == "HEAD",

@@ -188,6 +188,9 @@ def test_a_token(tmp_path: Path) -> None:
         token.write_text(TOKEN[::-1])
         assert asked(f"{url}/metrics", Authorization=f"Bearer {TOKEN}")[0] == 401
         assert asked(f"{url}/metrics", Authorization=f"Bearer {TOKEN[::-1]}")[0] == 200
+        token.unlink()
+        status, body = asked(f"{url}/metrics", Authorization=f"Bearer {TOKEN[::-1]}")
+        assert status == 503 and b"the file of metrics.token.file cannot be read" in body and b"/token" not in body
         assert TOKEN not in broker.stderr_path.read_text()
 
 

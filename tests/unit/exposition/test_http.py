@@ -113,20 +113,36 @@ def test_one_that_sends_nothing_or_reads_nothing_is_cut_off(monkeypatch: pytest.
     assert not served(use)
 
 
-def test_connections_beyond_the_limit_are_closed_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_that_are_held_open_keep_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those that ask nothing nor those that never read: the first to go is the oldest that has not asked."""
     monkeypatch.setattr(http, "_MOST_CONNECTIONS", 3)
+    ask = b"GET / HTTP/1.1\r\n\r\n"
 
     async def use(port: int) -> None:
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        # Until the server has them: then one more is closed.
-        while await exchange(port, b"GET / HTTP/1.1\r\n\r\n"):
-            await asyncio.sleep(0.01)
+        reader, never_reads = await asyncio.open_connection("127.0.0.1", port)
+        never_reads.write(ask)
+        # The server has got it.
+        await reader.readexactly(1)
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        assert (await exchange(port, ask)).endswith(BODY)
+        assert await idle[0][0].read() == b""
+        for _ in range(20):
+            idle.append(await asyncio.open_connection("127.0.0.1", port))
+            assert (await exchange(port, ask)).endswith(BODY)
+        assert (await reader.read()).endswith(BODY[1:])
         for _, writer in idle:
             writer.close()
-        while not await exchange(port, b"GET / HTTP/1.1\r\n\r\n"):
-            await asyncio.sleep(0.01)
+        asked = []
+        for _ in range(3):
+            asked.append(await asyncio.open_connection("127.0.0.1", port))
+            asked[-1][1].write(ask)
+            await asked[-1][0].readexactly(1)
+        # They have been answered and stay open: the oldest of them goes.
+        assert (await exchange(port, ask)).endswith(BODY)
+        for writer in (never_reads, *(writer for _, writer in asked)):
+            writer.close()
 
-    assert served(use)
+    assert len(served(use)) == 26
 
 
 @pytest.mark.parametrize("head", [b"", b"GET", b"GET /", b"GET / HTTP/1.1 more", b"GET  / HTTP/1.1"])
