@@ -33,7 +33,11 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-def test_scrapers_at_the_same_time_get_one_page_and_one_that_leaves_takes_nothing_along() -> None:
+def test_scrapers_at_the_same_time_get_one_page_and_one_that_leaves_takes_nothing_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared, "_FRESH_S", 1e9)
+
     async def run() -> None:
         source = Source()
         page = SharedPage(source.make)
