@@ -1,9 +1,9 @@
 """A small HTTP/1.1 server for probes and scrapes: GET and HEAD, one request a connection, in an event loop.
 
 A client that sends or takes its bytes too slowly, or sends too many, loses its connection. Beyond the limit of
-connections each new one takes the place of the oldest that has not sent its request yet, or else of the oldest: many
-that are held open must not keep probes out, after which an orchestrator would restart the process. The server reads
-the method, the path and the headers of a request, and no body. Source: RFC 9112.
+connections each new one takes the place of the oldest that has not sent its request yet, or else of the oldest. Many
+that are held open would keep probes out otherwise, and an orchestrator would restart the process. The server reads the
+method, the path and the headers of a request, and no body. Source: RFC 9112.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def software(page: Page, connections: Collection[Connection]) -> Work[None]:
     for (listener, _, _), count in shown:
         others[listener] -= count
     name = f"{_SOCKETS}_connections_software"
-    page.family(name, "gauge", "Open connections, by the name and version that the client's software says.")
+    page.family(name, "gauge", "Open connections, by the name and version of the client's software.")
     lines = [(listener, said or _UNKNOWN, version or _UNKNOWN, count) for (listener, said, version), count in shown]
     lines += [(listener, _OTHERS, _OTHERS, count) for listener, count in others.items() if count]
     for listener, said, version, count in sorted(lines):
