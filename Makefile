@@ -162,8 +162,9 @@ wheel: setup-wheels ## Build the files of a release into dist/: manylinux wheels
 check-wheel: ## Install each wheel of dist/ that runs here without a compiler: produce, consume, read with Spark
 	@$(PYTHON_FOUND) scripts/check_wheels.py $(PYTHONS_OF_WHEELS)
 
-docs: setup ## Write the generated pages of docs/ again
+docs: setup ## Write the generated pages of docs/ again, and the pictures of our board if it has changed
 	@$(PY) scripts/generate_docs.py
+	@$(PY) -m tests.boards
 
 demo: setup ## The main job on real input: about five minutes, ends with a table
 	@$(PY) -m tests.lab.jars hdfs-mini-cluster || echo "The demo goes on without HDFS."

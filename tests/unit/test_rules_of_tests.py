@@ -84,6 +84,7 @@ _OWN_FAILURE = "it ends the run with an error of its own"
 _SOAK = "in the soak only"
 _LOAD = "it makes load or trouble for some time"
 MAY_HAVE_DEADLINES: Final = {
+    ("tests/boards/__main__.py", "consume"): "it is no test: the group falls behind from time to time",
     ("tests/chaos/clients/registry_readers.py", "_read"): _LOAD,
     ("tests/chaos/play.py", "_come_to_rest"): _OWN_FAILURE,
     ("tests/chaos/rows/disks.py", "_read"): _OWN_FAILURE,

@@ -94,6 +94,17 @@ class Prometheus:
             return [({}, float(result[1]))]
         return [(each["metric"], float(each["value"][1])) for each in result]
 
+    def query_range(
+        self, expression: str, began_s: float, ended_s: float, *, step_s: float
+    ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
+        """Return labels and points (time in seconds, value) of each series; NaN is left out."""
+        result = self._asked("query_range", query=expression, start=str(began_s), end=str(ended_s), step=str(step_s))[
+            "result"
+        ]
+        return [
+            (each["metric"], [(at, float(value)) for at, value in each["values"] if value != "NaN"]) for each in result
+        ]
+
     def labels_of(self, name: str) -> list[set[str]]:
         """Return the names of the labels of each series that has a name."""
         return [set(labels) - {"__name__"} for labels, _ in self.query(name)]

@@ -29,6 +29,8 @@ from tests.patience import wait_until
 
 pytestmark = [pytest.mark.debian]
 BOARD: Final = json.loads((CONF / "grafana/kafkalite.json").read_text())
+# Of our board.
+VARIABLES: Final = {"$job": "kafkalite", "$instance": ".*", "$exporter": "kafkalite-exporter"}
 PAGE: Final = (PROJECT / "docs/boards.md").read_text()
 # Rows of the page's table: series, and labels.
 ASKED: Final = {
@@ -65,7 +67,7 @@ def of_spark() -> str:
     summary = dict.fromkeys(("records", "quarantined_records", "late_records", "offsets", "lost_offsets", "files"), 1)
     sums = Figures(1, 3, 300, 20, 10)
     figures = [QueryFigures("id", "revenue", side, "orders", 1, sums, sums) for side in (SOURCE_SIDE, SINK_SIDE)]
-    return as_prometheus([lag], figures) + metrics_text("/lake/orders", summary, 2.0)
+    return as_prometheus([lag], figures, {"id": 3}) + metrics_text("/lake/orders", summary, 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +136,7 @@ def targets() -> list[Any]:
 
 @pytest.mark.parametrize("expression", targets())
 def test_a_panel_of_our_board_shows_something(prometheus: Prometheus, expression: str) -> None:
-    for name, value in {"$job": "kafkalite", "$instance": ".*", "$exporter": "kafkalite-exporter"}.items():
+    for name, value in VARIABLES.items():
         expression = expression.replace(name, value)
     assert "$" not in expression
     for name in re.findall(r"\b(?:kafka|kafkalite|process)_\w+", expression):

@@ -1,0 +1,1 @@
+"""The pictures of our board in docs/images, from a real cluster, exporter, Spark query and Prometheus."""
