@@ -131,7 +131,7 @@ def test_what_is_lacking_here_is_accepted_only_when_each_follower_has_reported_t
     assert leader.accepted_damage() == (), "where its log ends now is not known, and it has offset 1"
     for offset in (4, 2):
         leader.follower_fetched(FOLLOWER, INCARNATION, offset, None, 0, 1)
-        assert leader.accepted_damage() == ()
+        assert leader.accepted_damage() == ((2, 3),), "it has offset 1"
     leader.follower_fetched(FOLLOWER, INCARNATION, 1, None, 0, 1)
     assert leader.accepted_damage() == ((1, 3),)
     leader.follower_damage(FOLLOWER, INCARNATION, 2, ((1, 3),))
