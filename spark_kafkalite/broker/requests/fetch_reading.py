@@ -4,6 +4,9 @@ Partitions are read in the order of the request, or of their session's list, wit
 one's own limit; both are soft for the first partition that has anything. That one gives at least one batch, however
 large. A slice's end is fixed when it is read and lies at a batch's end below what the reader may see.
 
+A follower's session first has the partitions for which commits wait. Of those that the follower still copies, one
+answer has little then: producers with acks=all wait for the end of an answer. Apache Kafka serves both alike.
+
 A leader throttles followers that are not in sync (KIP-73). While its throttle owes something, their partitions have no
 records, and their session holds them until it allows more; the other partitions go on.
 
@@ -55,6 +58,8 @@ from spark_kafkalite.wire.packed import FetchedPartition, FetchPartition, FetchR
 _READ_AT_ONCE = 64
 # Partitions that are read, and whose answers are packed, in one go.
 _INLINE_PARTITIONS = 1000
+# What an answer has at most of partitions that a follower still copies, while commits wait for others of its session.
+_COPIED_BYTES = 1 << 20
 
 
 class OldSlice(NamedTuple):
@@ -105,7 +110,7 @@ class Fetching:
         self.reader = Reader.of(request.replica_id, request.isolation_level)
         # What a follower has said of its damaged logs; leaders know.
         self.damage = take_damage(context, request) if request.damage and request.replica_id >= 0 else None
-        self.max_bytes = min(max(request.max_bytes, 0), context.config["fetch.max.bytes"])
+        self.max_bytes: int = min(max(request.max_bytes, 0), context.config["fetch.max.bytes"])
         if exchange.quota is not None:
             self.max_bytes = exchange.quota.most_fetch_bytes(self.max_bytes)
         # Without a session: whether a follower's leaders know the offsets that are asked for.
@@ -241,6 +246,7 @@ class Reading:
 
     __slots__ = (
         "_fetching",
+        "_first_copied",
         "_found",
         "_left_bytes",
         "_may_read",
@@ -268,6 +274,8 @@ class Reading:
         context = fetching.context
         self._replicas = context.replicas
         self._left_bytes = fetching.max_bytes
+        # Of a session: the first partition of those that its follower copies, where these come last.
+        self._first_copied: SessionPartition | None = None
         # None where the reader may read everything; the topic that was asked about last, and whether it may be read.
         self._rights = fetching.exchange.session.rights if fetching.replica_id < 0 else None
         self._may_read: tuple[str, bool] = ("", False)
@@ -301,8 +309,7 @@ class Reading:
         session = self._fetching.session
         with self._patience:
             if session is not None:
-                session.release_held()
-                self._read_news(session, session.take_news())
+                self._read_news(session, self._news(session))
             else:
                 for topic, asked in self._fetching.request.topics:
                     fetched: list[FetchedPartition] = []
@@ -315,8 +322,7 @@ class Reading:
         self.is_long = self._fetching.is_long
         session = self._fetching.session
         if session is not None:
-            session.release_held()
-            news = session.take_news()
+            news = self._news(session)
             for first in range(0, len(news), _READ_AT_ONCE):
                 if first:
                     yield None
@@ -379,9 +385,30 @@ class Reading:
             if result is not None:
                 fetched.append(result)
 
+    def _news(self, session: FetchSession) -> list[SessionPartition]:
+        """Take what a session has news of. What a follower only copies comes last, if it has other partitions."""
+        session.release_held()
+        news = session.take_news()
+        if self._fetching.reader is FOLLOWER:
+            replica_id = self._fetching.replica_id
+            copied = [each for each in news if each.led is not None and not each.led[1].in_sync.counts(replica_id)]
+            if 0 < len(copied) < len(session.partitions):
+                self._first_copied = copied[0]
+                # However much there is of the others, the copying goes on.
+                self._left_bytes -= self._copied_bytes
+                last = set(copied)
+                return [each for each in news if each not in last] + copied
+        return news
+
+    @property
+    def _copied_bytes(self) -> int:
+        return min(_COPIED_BYTES, self._fetching.max_bytes // 2)
+
     def _read_news(self, session: FetchSession, news: Sequence[SessionPartition]) -> None:
         is_consumer = self._fetching.reader is not FOLLOWER
         for partition in news:
+            if partition is self._first_copied:
+                self._left_bytes = self._copied_bytes
             asked = partition.asked
             # The first answer names all partitions, and a follower's leader is to know what it asks for, room or not.
             if self._left_bytes <= 0 and not session.is_new and (is_consumer or partition.is_acknowledged):
@@ -494,7 +521,8 @@ class Reading:
             limit = min(asked.partition_max_bytes, self._left_bytes)
             if throttle is not None:
                 limit = min(limit, throttle.most_at_once - self._throttled_bytes)
-            at_least_one = self.size_bytes == 0
+            # Otherwise a batch that is larger than the limit would never be copied.
+            at_least_one = self.size_bytes == 0 or (in_session is not None and in_session is self._first_copied)
             try:
                 found = leader.read(asked.fetch_offset, max(limit, 0), at_least_one=at_least_one, reader=reader)
             except KafkaStorageError:
