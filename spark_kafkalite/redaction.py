@@ -2,8 +2,9 @@
 
 Error texts, warnings, Spark's conditions, the command line and the texts of objects all ask here. A value is hidden
 when its name is that of a secret, or when it looks like one whatever its name: a JAAS line under a misspelt name, a
-private key, a bearer token. The rules are those of Spark (``spark.redaction.regex``, and the one for JAAS lines in its
-Kafka connector) and some more. In doubt a value is hidden. Its name stays, so that the reader knows what to check.
+private key, a bearer token. A declared setting of the kind ``password`` is hidden before anything asks here. The rules
+are those of Spark (``spark.redaction.regex``, and the one for JAAS lines in its Kafka connector) and some more. In
+doubt a value is hidden. Its name stays, so that the reader knows what to check.
 
 Where something *is* (a file, a URL, a callable) is no secret, and an error that hides it cannot be acted on: paths such
 as ``/run/secrets/client.jks`` are shown.
