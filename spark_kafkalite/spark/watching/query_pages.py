@@ -98,7 +98,6 @@ def as_prometheus(
     """Return all in Prometheus's text format: lags as gauges, figures as counters. What is not known is left out."""
     lags, figures, rows, unseen = list(lags), list(figures), rows or {}, unseen or {}
     page = Page(_MOST_SERIES)
-    lags, figures, unseen = list(lags), list(figures), unseen or {}
     for name, text, value_of in _GAUGES:
         page.family(name, "gauge", text)
         for lag in lags:
