@@ -39,7 +39,7 @@ EARLIEST_LOCAL_TIMESTAMP: Final = -4
 LATEST_TIERED_TIMESTAMP: Final = -5
 # Who asks a broker for the log that it has itself, and not as a follower. Source: FetchRequest.DEBUGGING_CONSUMER_ID.
 DEBUGGING_REPLICA_ID: Final = -2
-# A rate in bytes a second that holds nothing up: Kafka's default of throttles, and the largest quota. Source:
+# A rate in bytes a second that holds nothing up: Kafka's default of throttles. Source:
 # org.apache.kafka.server.config.QuotaConfig.QUOTA_BYTES_PER_SECOND_DEFAULT.
 UNLIMITED_RATE: Final = 2**63 - 1
 # The offset that stands for the end that consumers see, in DeleteRecords. Source:

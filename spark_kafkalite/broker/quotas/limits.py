@@ -31,7 +31,6 @@ from typing import Final, NamedTuple
 
 from spark_kafkalite.addresses import plain_address
 from spark_kafkalite.errors import InvalidRequest
-from spark_kafkalite.model import UNLIMITED_RATE
 from spark_kafkalite.registry.entity_nodes import CLIENTS, IPS, USERS, desanitized, sanitized
 from spark_kafkalite.registry.znodes import DEFAULT_ENTITY
 
@@ -47,14 +46,16 @@ CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 
+_MOST_LONG: Final = 2**63 - 1
+_MOST_INT: Final = 2**31 - 1
 # The largest value of each quota's type in Kafka; None: a fraction is possible.
 _CLIENT_KEYS: Final[Mapping[str, int | None]] = {
-    PRODUCER_BYTE_RATE: UNLIMITED_RATE,
-    CONSUMER_BYTE_RATE: UNLIMITED_RATE,
+    PRODUCER_BYTE_RATE: _MOST_LONG,
+    CONSUMER_BYTE_RATE: _MOST_LONG,
     REQUEST_PERCENTAGE: None,
 }
-_IP_KEYS: Final[Mapping[str, int | None]] = {CONNECTION_CREATION_RATE: 2**31 - 1}
-_TYPE_NAMES: Final = {UNLIMITED_RATE: "a LONG", 2**31 - 1: "an INT"}
+_IP_KEYS: Final[Mapping[str, int | None]] = {CONNECTION_CREATION_RATE: _MOST_INT}
+_TYPE_NAMES: Final = {_MOST_LONG: "a LONG", _MOST_INT: "an INT"}
 _NOT_ENFORCED: Final = {
     "controller_mutation_rate": "this broker does not limit the creation and deletion of topics, so it stores no quota "
     "for it",
