@@ -391,13 +391,14 @@ class Reading:
         news = session.take_news()
         if self._fetching.reader is FOLLOWER:
             replica_id = self._fetching.replica_id
-            copied = [each for each in news if each.led is not None and not each.led[1].in_sync.counts(replica_id)]
+            copied = {
+                each: None for each in news if each.led is not None and not each.led[1].in_sync.counts(replica_id)
+            }
             if 0 < len(copied) < len(session.partitions):
-                self._first_copied = copied[0]
+                self._first_copied = next(iter(copied))
                 # However much there is of the others, the copying goes on.
                 self._left_bytes -= self._copied_bytes
-                last = set(copied)
-                return [each for each in news if each not in last] + copied
+                return [*(each for each in news if each not in copied), *copied]
         return news
 
     @property
