@@ -1,6 +1,6 @@
 """Does a large move end, and is anything lost, when brokers are killed ten times during it?
 
-Three brokers of ours. A topic with one replica moves from broker 1 to broker 3 at a rate that makes it take a minute
+Three kafkalite brokers. A topic with one replica moves from broker 1 to broker 3 at a rate that makes it take a minute
 without kills. At ten random points of the copy a broker is killed with SIGKILL: the source, the target or the
 controller. It is started again at once, or when its session is over. Meanwhile an idempotent producer writes numbered
 records with acks=all to the partitions that move, and to a topic of three replicas.
@@ -23,8 +23,10 @@ from threading import Event, Thread
 from typing import Any, Final, Self
 
 from bench.moved_data import (
+    BROKER_SETTINGS,
     MOVED,
     PARTITIONS,
+    begin_move,
     bytes_on_disk,
     check_room,
     count_of,
@@ -34,7 +36,7 @@ from bench.moved_data import (
     wait_until,
 )
 from spark_kafkalite import Admin, Producer, TopicPartition
-from spark_kafkalite.cli.cluster.reassignment_throttle import remove_throttles, set_throttle
+from spark_kafkalite.cli.cluster.reassignment_throttle import remove_throttles
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.processes.kafkalite_cluster import SESSION_TIMEOUT_MS, KafkaliteCluster
@@ -50,7 +52,6 @@ _COPY_S: Final = 60.0
 _SEND_EVERY_S: Final = 0.02
 _TIMEOUT_S: Final = 3_600.0
 _READ_TIMEOUT_S: Final = 120.0
-_BROKER: Final = {"log.segment.delete.delay.ms": "100", "log.retention.check.interval.ms": "1000"}
 
 
 class _Writer:
@@ -101,17 +102,13 @@ def play(size_bytes: int, seed: int) -> str:
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="kafkalite-bench-")))
         check_room(directory, size_bytes)
-        cluster = running.enter_context(KafkaliteCluster(directory, overrides=_BROKER))
+        cluster = running.enter_context(KafkaliteCluster(directory, overrides=BROKER_SETTINGS))
         admin = running.enter_context(Admin(bootstrap_servers=cluster.bootstrap))
         make_moved(admin, cluster.broker(_SOURCE).bootstrap, _SOURCE, size_bytes)
         admin.create_topics([NewTopic(_WRITTEN, assignments={0: [1, 2, 3]})])
-        plan = {TopicPartition(MOVED, number): [_TARGET] for number in range(PARTITIONS)}
         began_s = time.monotonic()
         with _Writer(cluster.bootstrap) as writer:
-            set_throttle(admin, plan, int(size_bytes / _COPY_S))
-            for key, error in admin.alter_partition_reassignments(plan).items():
-                if error is not None:
-                    raise RuntimeError(f"{key} cannot be moved: {error}")
+            begin_move(admin, _TARGET, int(size_bytes / _COPY_S))
             killed = [
                 _kill(cluster, chance, at * size_bytes)
                 for at in sorted(chance.uniform(_FIRST, _LAST) for _ in range(KILLS))

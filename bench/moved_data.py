@@ -17,10 +17,13 @@ from typing import Final
 
 from bench.raw_load import Link, batch_of, check_produced, produce_request
 from spark_kafkalite import Admin, Consumer, TopicPartition
+from spark_kafkalite.cli.cluster.reassignment_throttle import set_throttle
 from spark_kafkalite.client.admin.admin import NewTopic
 
 MOVED: Final = "moved"
 PARTITIONS: Final = 8
+# Files of replicas that have gone go at once, so that there are never three copies.
+BROKER_SETTINGS: Final = {"log.segment.delete.delay.ms": "100", "log.retention.check.interval.ms": "1000"}
 # What else a bench has on the disk: the logs of other topics, three times.
 BESIDE_BYTES: Final = 4 << 30
 _NUMBER: Final = struct.Struct(">q")
@@ -42,32 +45,44 @@ def count_of(size_bytes: int) -> int:
     return max(size_bytes // PARTITIONS // (_NUMBER.size + len(_FILLING)), 1)
 
 
-def make_moved(admin: Admin, address: str, broker: int, size_bytes: int, topic: str = MOVED) -> None:
-    """Make a topic whose only replicas are on a broker, with ``size_bytes`` in all; ``address`` is that broker's."""
-    admin.create_topics([NewTopic(topic, assignments={number: [broker] for number in range(PARTITIONS)})])
+def make_moved(admin: Admin, address: str, broker: int, size_bytes: int) -> None:
+    """Make the topic, whose only replicas are on a broker, with ``size_bytes`` in all; ``address`` is that broker's."""
+    admin.create_topics([NewTopic(MOVED, assignments={number: [broker] for number in range(PARTITIONS)})])
     with Consumer(bootstrap_servers=address) as consumer:
         # Answered once each of them has a leader that knows.
-        consumer.end_offsets([TopicPartition(topic, number) for number in range(PARTITIONS)])
+        consumer.end_offsets([TopicPartition(MOVED, number) for number in range(PARTITIONS)])
     with ThreadPoolExecutor(_FILLERS) as fillers:
-        for _ in fillers.map(lambda number: _fill(address, topic, number, count_of(size_bytes)), range(PARTITIONS)):
+        for _ in fillers.map(lambda number: _fill(address, number, count_of(size_bytes)), range(PARTITIONS)):
             pass
 
 
-def _fill(address: str, topic: str, partition: int, count: int) -> None:
+def _fill(address: str, partition: int, count: int) -> None:
     with Link(address) as link:
         for number in range(count):
             batch = batch_of(1, _NUMBER.pack(number) + _FILLING)
-            link.send(produce_request(topic, [partition], batch, acks=1))
+            link.send(produce_request(MOVED, [partition], batch, acks=1))
             if number >= _IN_FLIGHT:
                 check_produced(link.receive())
         for _ in range(min(count, _IN_FLIGHT)):
             check_produced(link.receive())
 
 
-def bytes_on_disk(data_dir: Path, topic: str = MOVED) -> int:
-    """Return what a broker has of a topic, also while it is dead or has it under another name for its deletion."""
+def begin_move(admin: Admin, target: int, rate: int | None) -> float:
+    """Begin to move the topic to a broker, with a throttle (bytes a second) or without one; return the time of that."""
+    plan = {TopicPartition(MOVED, number): [target] for number in range(PARTITIONS)}
+    if rate is not None:
+        set_throttle(admin, plan, rate)
+    began_s = time.monotonic()
+    for key, error in admin.alter_partition_reassignments(plan).items():
+        if error is not None:
+            raise RuntimeError(f"{key} cannot be moved: {error}")
+    return began_s
+
+
+def bytes_on_disk(data_dir: Path) -> int:
+    """Return what a broker has of the topic, also while it is dead or has it under another name for its deletion."""
     total = 0
-    for path in data_dir.glob(f"**/{topic}-*/*"):
+    for path in data_dir.glob(f"**/{MOVED}-*/*"):
         try:
             total += path.stat().st_size
         except FileNotFoundError:

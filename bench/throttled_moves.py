@@ -1,11 +1,11 @@
 """What do producers notice of a large move between brokers, with a throttle and without one, and is its rate kept?
 
-Three brokers of ours, then three of Apache Kafka with a controller of its own; one after the other, each with an empty
-disk. One topic has the bytes that move, on one broker alone: they go from broker 1 to broker 3 without a throttle, and
-back with one. Meanwhile the cluster is under full load: a process sends batches of 100 KB to three partitions of three
-replicas, each led by another broker, as fast as they are answered with acks=all. What is timed is a record of another
-producer with acks=all, one at a time. The control is the same under the same load while nothing moves. The rate is the
-bytes that moved, divided by the time until the last partition has ended its move.
+Three kafkalite brokers, then three of Apache Kafka with a controller of its own; one after the other, each with an
+empty disk. One topic has the bytes that move, on one broker alone: they go from broker 1 to broker 3 without a
+throttle, and back with one. Meanwhile the cluster is under full load: a process sends batches of 100 KB to three
+partitions of three replicas, each led by another broker, as fast as they are answered with acks=all. What is timed is a
+record of another producer with acks=all, one at a time. The control is the same under the same load while nothing
+moves. The rate is the bytes that moved, divided by the time until the last partition has ended its move.
 
     python -m bench.throttled_moves --gb 20                  # both, and the moves among kills
     python -m bench.throttled_moves --gb 20 --part ours      # or kafka, or killed (see bench.killed_moves)
@@ -33,10 +33,20 @@ from typing import Final, Self
 
 from bench import killed_moves
 from bench.measurement import Row, line_of, percentile
-from bench.moved_data import MOVED, PARTITIONS, bytes_on_disk, check_room, count_of, make_moved, wait_until
+from bench.moved_data import (
+    BROKER_SETTINGS,
+    MOVED,
+    PARTITIONS,
+    begin_move,
+    bytes_on_disk,
+    check_room,
+    count_of,
+    make_moved,
+    wait_until,
+)
 from bench.raw_load import Link, batch_of, check_produced, produce_request
-from spark_kafkalite import Admin, TopicPartition
-from spark_kafkalite.cli.cluster.reassignment_throttle import remove_throttles, set_throttle
+from spark_kafkalite import Admin
+from spark_kafkalite.cli.cluster.reassignment_throttle import remove_throttles
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.lab.apache_kafka_cluster import ApacheKafkaCluster
@@ -54,8 +64,6 @@ _THROTTLED_S: Final = 120.0
 _MOST_RATE: Final = 100_000_000
 _LOOK_S: Final = 0.25
 _TIMEOUT_S: Final = 3_600.0
-# Files of replicas that have gone go at once, so that there are never three copies.
-_BROKER: Final = {"log.segment.delete.delay.ms": "100", "log.retention.check.interval.ms": "1000"}
 # What the load writes goes soon.
 _KEPT: Final = {"retention.bytes": str(128 << 20), "segment.bytes": str(64 << 20), "file.delete.delay.ms": "100"}
 
@@ -159,13 +167,7 @@ class _Moving:
 
     def _moved(self, load: FullLoad, origin: int, target: int, rate: int | None) -> tuple[float, float]:
         admin = self._admin
-        plan = {TopicPartition(MOVED, number): [target] for number in range(PARTITIONS)}
-        if rate is not None:
-            set_throttle(admin, plan, rate)
-        began_s = ended_s = time.monotonic()
-        for key, error in admin.alter_partition_reassignments(plan).items():
-            if error is not None:
-                raise RuntimeError(f"{key} cannot be moved: {error}")
+        began_s = ended_s = begin_move(admin, target, rate)
 
         def is_moving() -> bool:
             nonlocal ended_s
@@ -210,7 +212,7 @@ def _ours(size: int, rate: int) -> Figures:
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="kafkalite-bench-")))
         check_room(directory, size)
-        cluster = running.enter_context(KafkaliteCluster(directory, overrides=_BROKER))
+        cluster = running.enter_context(KafkaliteCluster(directory, overrides=BROKER_SETTINGS))
         admin = running.enter_context(Admin(bootstrap_servers=cluster.bootstrap))
         addresses = {number: broker.bootstrap for number, broker in cluster.brokers.items()}
         return _Moving(
@@ -226,7 +228,7 @@ def _peers(size: int, rate: int) -> Figures:
             directory,
             heap_mb=1024,
             jvm_options=("-XX:+UseG1GC",),
-            overrides={**_BROKER, "min.insync.replicas": "2"},
+            overrides={**BROKER_SETTINGS, "min.insync.replicas": "2"},
             controller_apart=True,
         )
         running.callback(cluster.close)

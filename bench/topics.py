@@ -1,9 +1,9 @@
 """How long do 1,000 and 5,000 topics take to make and to remove, and one of 9,999 partitions, in one request each?
 
 From the sending of the request until its answer: leaders are registered, or the topics are gone. Apache Kafka answers
-before it makes any log, and we when the first thousand serve. So one more row has the time until all partitions
-of the wide topic serve, of which a minute is waited for. A request of ours that needs no disk is sent over and over
-meanwhile; its longest wait is a row of its own.
+before it makes any log, and we when the first thousand serve. So one more row has the time until all partitions of the
+wide topic serve, of which a minute is waited for. Meanwhile a request that needs no disk is sent again and again; its
+longest wait is a row of its own.
 """
 
 from __future__ import annotations
