@@ -86,17 +86,24 @@ class Harness:
         partition.go_offline(error)
 
     def partition(
-        self, *, lead: bool = True, isr: tuple[int, ...] = (1,), is_new: bool = False, **settings: object
+        self,
+        number: int = 0,
+        *,
+        lead: bool = True,
+        isr: tuple[int, ...] = (1,),
+        is_new: bool = False,
+        **settings: object,
     ) -> Partition:
         """``is_new``: the log has never been appended to, so its identity is yet to be synced."""
         config = TopicConfig.from_properties({name.replace("_", "."): value for name, value in settings.items()})
         self.fs.make_directories("/logs")
         self.fs.sync_directory("/")
         host = LogHost.alone(OpenFiles(self.fs), "/logs", self.clock)
-        log = PartitionLog.create(host, "/logs/t-0", TP, b"i" * 16, config)
+        key = TP._replace(partition=number)
+        log = PartitionLog.create(host, f"/logs/t-{number}", key, b"i" * 16, config)
         if not is_new:
             log.make_appendable()
-        partition = Partition(TP, b"i" * 16, log, self.services)
+        partition = Partition(key, b"i" * 16, log, self.services)
         if lead:
             partition.become_leader(partition_state(*isr, replicas=(1,), epoch=0, version=0))
         return partition

@@ -8,16 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafkalite.broker.replication.partition import Partition
-from spark_kafkalite.log.files.open_files import OpenFiles
-from spark_kafkalite.log.log_host import LogHost
-from spark_kafkalite.log.partition_log import PartitionLog
-from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire import packed
-from tests.lab.batches import values_of
 from tests.lab.partition_states import partition_state
 from tests.unit.broker.replication.test_partition import Harness
-from tests.unit.broker.requests.test_fetching import FOLLOWER, ME, TOPIC, TOPIC_ID, Bed, Connection, follower, going_on
+from tests.unit.broker.requests.test_fetching import FOLLOWER, ME, TOPIC_ID, Bed, Connection, follower, going_on
+from tests.unit.broker.requests.test_throttled_followers import counts
 
 # Batches of one record have some 70 bytes: two of them fit into half of this.
 MAX_BYTES = 320
@@ -36,8 +31,8 @@ class CopyingBed(Bed):
 
     def __init__(self, harness: Harness) -> None:
         super().__init__(harness)
-        self.copied = [self._lead(number, (ME,)) for number in (0, 1)]
-        self.in_sync = self._lead(2, (ME, FOLLOWER))
+        self.copied = [self.lead(number) for number in (0, 1)]
+        self.in_sync = self.lead(2, isr=(ME, FOLLOWER))
         self.connection = Connection(self, FOLLOWER)
         self.ends = dict.fromkeys(range(3), 0)
         self.last: packed.FetchResponse | None = None
@@ -45,14 +40,6 @@ class CopyingBed(Bed):
         for partition in self.copied:
             self.append(partition, 20)
         self.fetch()
-
-    def _lead(self, number: int, isr: tuple[int, ...]) -> Partition:
-        harness, key = self.harness, TopicPartition(TOPIC, number)
-        host = LogHost.alone(OpenFiles(harness.fs), "/logs", harness.clock)
-        log = PartitionLog.create(host, f"/logs/t-{number}", key, TOPIC_ID, TopicConfig.from_properties({}))
-        partition = self.partitions[key] = Partition(key, TOPIC_ID, log, harness.services)
-        partition.become_leader(partition_state(*isr, epoch=4, version=1))
-        return partition
 
     def append(self, partition: Partition, batches: int) -> None:
         for _ in range(batches):
@@ -66,11 +53,7 @@ class CopyingBed(Bed):
             request = going_on(request, self.last, self.epoch, topics=[(TOPIC_ID, asked)])
         self.last = self.connection.fetch(request)
         self.epoch += 1
-        found = {
-            one.partition: len(values_of(one.records)) if one.records else 0
-            for _, partitions in self.last.topics
-            for one in partitions
-        }
+        found = counts(self.last)
         for number, count in found.items():
             self.ends[number] += count
         return {number: count for number, count in found.items() if count}

@@ -159,11 +159,11 @@ class Bed:
         brokers = {3: BrokerInfo(3, "three", 93, "rack", 1)}  # type: ignore[arg-type]
         self.cluster = self.context.cluster = ClusterState(brokers=brokers, topics=topics)
 
-    def lead(self, *, isr: tuple[int, ...] = (ME,), **settings: object) -> Partition:
-        """Lead partition 0 in epoch 4."""
-        partition = self.harness.partition(lead=False, **settings)
+    def lead(self, number: int = 0, *, isr: tuple[int, ...] = (ME,), **settings: object) -> Partition:
+        """Lead a partition in epoch 4."""
+        partition = self.harness.partition(number, lead=False, **settings)
         partition.become_leader(partition_state(*isr, epoch=4, version=1))
-        self.partitions[TopicPartition(TOPIC, 0)] = partition
+        self.partitions[TopicPartition(TOPIC, number)] = partition
         return partition
 
 

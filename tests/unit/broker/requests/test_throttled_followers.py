@@ -10,12 +10,7 @@ import pytest
 
 from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.broker.replication.leader import Leader
-from spark_kafkalite.broker.replication.partition import Partition
-from spark_kafkalite.log.files.open_files import OpenFiles
-from spark_kafkalite.log.log_host import LogHost
-from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.wire import packed
 from tests.lab.batches import values_of
 from tests.lab.partition_states import partition_state
@@ -24,7 +19,6 @@ from tests.unit.broker.replication.test_partition import Harness
 from tests.unit.broker.requests.test_fetching import (
     FOLLOWER,
     ME,
-    TOPIC,
     TOPIC_ID,
     WAIT_MS,
     Bed,
@@ -53,17 +47,8 @@ class ThrottledBed(Bed):
         self.throttle.obey(rate)
         harness.services.leader_throttle = self.throttle
         self.first = self.lead(leader_replication_throttled_replicas=LISTED)
-        self.second = self._second()
+        self.second = self.lead(1, leader_replication_throttled_replicas=LISTED)
         self.connection = Connection(self, FOLLOWER)
-
-    def _second(self) -> Partition:
-        harness, key = self.harness, TopicPartition(TOPIC, 1)
-        host = LogHost.alone(OpenFiles(harness.fs), "/logs", harness.clock)
-        config = TopicConfig.from_properties({"leader.replication.throttled.replicas": LISTED})
-        log = PartitionLog.create(host, "/logs/t-1", key, TOPIC_ID, config)
-        partition = self.partitions[key] = Partition(key, TOPIC_ID, log, harness.services)
-        partition.become_leader(partition_state(ME, epoch=4, version=1))
-        return partition
 
     def open(self, max_wait_ms: int = 0) -> packed.FetchRequest:
         """Return the request that opens a session for both partitions."""
