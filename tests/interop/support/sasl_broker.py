@@ -72,33 +72,29 @@ class SaslBroker(BrokerProcess):
 
 def words_of_kafka(endpoint: Endpoint, mechanism: str) -> dict[str, str]:
     """Return how a client enters, without its credentials, in Kafka's words."""
-    words = {
-        "bootstrap.servers": endpoint.bootstrap,
-        "security.protocol": endpoint.protocol,
-        "sasl.mechanism": mechanism,
-    }
     trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(endpoint.authority)}
-    return words if endpoint.authority is None else words | trust
+    return _words(endpoint, mechanism, trust)
 
 
 def words_of_librdkafka(endpoint: Endpoint, mechanism: str) -> dict[str, Any]:
     """Return the same in librdkafka's words."""
+    return _words(endpoint, mechanism, {"ssl.ca.location": str(endpoint.authority)})
+
+
+def words_of_python(endpoint: Endpoint, mechanism: str) -> dict[str, Any]:
+    """Return the same in kafka-python's words; ``aiokafka_client`` takes them, too."""
+    words = _words(endpoint, mechanism, {"ssl.cafile": str(endpoint.authority)})
+    return {name.replace(".", "_"): value for name, value in words.items()}
+
+
+def _words(endpoint: Endpoint, mechanism: str, trust: dict[str, str]) -> dict[str, str]:
+    """``trust`` names the authority, which only a listener with TLS needs."""
     words = {
         "bootstrap.servers": endpoint.bootstrap,
         "security.protocol": endpoint.protocol,
         "sasl.mechanism": mechanism,
     }
-    return words if endpoint.authority is None else words | {"ssl.ca.location": str(endpoint.authority)}
-
-
-def words_of_python(endpoint: Endpoint, mechanism: str) -> dict[str, Any]:
-    """Return the same in kafka-python's words; ``aiokafka_client`` takes them, too."""
-    words = {
-        "bootstrap_servers": endpoint.bootstrap,
-        "security_protocol": endpoint.protocol,
-        "sasl_mechanism": mechanism,
-    }
-    return words if endpoint.authority is None else words | {"ssl_cafile": str(endpoint.authority)}
+    return words if endpoint.authority is None else words | trust
 
 
 def settings_of(
