@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -42,6 +43,8 @@ class Stop(Protocol):
     """An event of threads, or of processes."""
 
     def is_set(self) -> bool: ...
+
+    def set(self) -> None: ...
 
     def wait(self) -> object: ...
 
@@ -111,13 +114,8 @@ _PRODUCERS: Final[dict[str, Produce]] = {
 @contextmanager
 def _running(produce: Produce, bootstrap: str, topic: str, acks: str) -> Iterator[None]:
     stop = threading.Event()
-    thread = threading.Thread(target=produce, args=(bootstrap, topic, acks, stop), daemon=True)
-    thread.start()
-    try:
+    with _until_left(threading.Thread(target=produce, args=(bootstrap, topic, acks, stop), daemon=True), stop):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 @contextmanager
@@ -125,13 +123,18 @@ def running_in_process(produce: Produce, bootstrap: str, topic: str, acks: str) 
     """Have a client produce in a process of its own: it shares no interpreter with what is measured."""
     processes = multiprocessing.get_context("spawn")
     stop = processes.Event()
-    process = processes.Process(target=produce, args=(bootstrap, topic, acks, stop), daemon=True)
-    process.start()
+    with _until_left(processes.Process(target=produce, args=(bootstrap, topic, acks, stop), daemon=True), stop):
+        yield
+
+
+@contextmanager
+def _until_left(worker: threading.Thread | BaseProcess, stop: Stop) -> Iterator[None]:
+    worker.start()
     try:
         yield
     finally:
         stop.set()
-        process.join()
+        worker.join()
 
 
 def _end(admin: Admin, topic: str) -> int:
