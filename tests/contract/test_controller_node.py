@@ -95,6 +95,24 @@ def test_a_persistent_controller_is_removed_and_the_role_is_taken(open_session: 
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("successor", [b"by hand", znodes.encode_controller(2, 0)])
+def test_a_controller_deposed_by_hand_takes_the_role_when_it_is_free(open_session: Connect, successor: bytes) -> None:
+    """Its view goes from its own node to that of the successor, and never shows that nobody has the role between."""
+
+    async def work() -> None:
+        store, other = open_session(), open_session()
+        async with candidate(store, 1) as (controller, view):
+            epoch = controller.epoch
+            await answer(
+                other.multi([Delete(znodes.CONTROLLER), Create(znodes.CONTROLLER, successor, ephemeral=True)])
+            )
+            await answer(other.delete(znodes.CONTROLLER))
+            await wait_until_async(lambda: controller.epoch > epoch, "the role to be taken again")
+            await until(view, lambda state: state.controller_id == 1)
+
+    asyncio.run(work())
+
+
 def test_a_persistent_controller_that_was_there_before_is_removed_by_the_first_broker(
     open_session: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:

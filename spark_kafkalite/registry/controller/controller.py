@@ -464,9 +464,11 @@ class Controller:
     def _on_change(self, old: ClusterState, new: ClusterState, change: ClusterChange) -> None:
         if change.new_brokers or change.bounced_brokers:
             self._registered.set()
-        if self.is_active and (old.controller_id, new.controller_id) == (self._broker_id, znodes.NO_LEADER):
-            # Somebody has removed this broker's node, or put a persistent one in its place: it may be the only broker.
+        if self.is_active and old.controller_id != new.controller_id != self._broker_id:
+            # Somebody has removed this broker's node, or put another one in its place. Which controllers came between
+            # cannot be seen here: the registry says whether this broker has the role, and lets it have a free one.
             self._resign()
+            self._wanted.set()
         if self.is_active:
             self._elections.look_at_changes(old, new, change)
             self._moves.look_at_changes(old, new, change)
