@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,13 @@ import click
 from spark_kafkalite.cli.cluster.reachable import can_connect
 from spark_kafkalite.cli.options import reachable_admin
 from spark_kafkalite.cli.rights import NOT_DESCRIBED
-from spark_kafkalite.errors import ClusterAuthorizationFailed, ConfigError, KafkaError, KafkaliteError
+from spark_kafkalite.errors import (
+    BrokerUnreachable,
+    ClusterAuthorizationFailed,
+    ConfigError,
+    KafkaError,
+    KafkaliteError,
+)
 from spark_kafkalite.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -37,6 +43,7 @@ NO_ANSWER: Final = 4
 # The settings of topics that are asked for: the first decides about acks=all, the second about warnings.
 TOPIC_SETTINGS: Final = ("min.insync.replicas", "unclean.leader.election.enable")
 _CONNECTED_AT_ONCE: Final = 32
+_LISTED_MS: Final = 10_000
 
 
 class NoAnswer(click.ClickException):
@@ -59,7 +66,7 @@ class Health:
     unreachable: set[int]
     # Whether the client may describe the cluster. If not, it may not see all topics either.
     may_describe: bool
-    # The reassignments in progress; none where the brokers do not list them.
+    # The reassignments in progress; none where the controller does not list them.
     moving: Mapping[TopicPartition, Reassignment]
 
     @property
@@ -120,17 +127,29 @@ def find_health(admin: Admin) -> Health:
         TopicPartition(name, each.partition): each for name, info in topics.items() for each in info.partitions
     }
     settings = admin.describe_topic_settings(topics, TOPIC_SETTINGS)
-    moving: Mapping[TopicPartition, Reassignment] = {}
-    may_describe = True
-    # Brokers of earlier versions, and of other projects, may not list any.
-    with suppress(KafkaError):
-        try:
-            moving = admin.list_partition_reassignments()
-        except ClusterAuthorizationFailed:
-            may_describe = False
+    unreachable = _unreachable(cluster)
+    moving, may_describe = _moving(admin, cluster, unreachable)
     required = required_replicas(partitions, settings, moving)
     refusing = [key for key, info in partitions.items() if len(info.isr) < required.get(key, 0)]
-    return Health(cluster, partitions, settings, refusing, _unreachable(cluster), may_describe, moving)
+    return Health(cluster, partitions, settings, refusing, unreachable, may_describe, moving)
+
+
+def _moving(
+    admin: Admin, cluster: ClusterDescription, unreachable: set[int]
+) -> tuple[Mapping[TopicPartition, Reassignment], bool]:
+    """Return the reassignments in progress, and whether the client may describe the cluster, which listing them needs.
+
+    Only the controller lists them: none are known while it cannot be connected to.
+    """
+    if cluster.controller_id in unreachable:
+        return {}, True
+    try:
+        return admin.list_partition_reassignments(timeout_ms=_LISTED_MS), True
+    except ClusterAuthorizationFailed:
+        return {}, False
+    except (KafkaError, BrokerUnreachable):
+        # Brokers of earlier versions, and of other projects, may not list any, and the controller may have just ended.
+        return {}, True
 
 
 def required_replicas(

@@ -346,25 +346,29 @@ def test_status_and_elections_while_a_broker_is_away(cluster: KafkaliteCluster, 
     assert "needs no election" in kafkalite("cluster", "elect", "--preferred", f"{topic}:0", *at).stdout
 
 
+@pytest.mark.parametrize("which", ["first", "controller"])
 def test_status_tells_of_a_dead_broker_that_nobody_misses(
-    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+    cluster: KafkaliteCluster, new_topic: Callable[..., str], which: str
 ) -> None:
-    """The registry is away; of brokers the first one is asked for its settings, which is the dead one."""
+    """The registry is away; the first broker would be asked for settings, and the controller for reassignments."""
     topic = new_topic()
+    dead = 1 if which == "first" else cluster.controller()
+    assert dead is not None
     cluster.registry.pause()
     try:
-        cluster.kill(1)
-        at = ("--bootstrap-server", f"{cluster.broker(2).bootstrap},{cluster.broker(3).bootstrap}")
+        cluster.kill(dead)
+        living = [cluster.broker(number).bootstrap for number in (1, 2, 3) if number != dead]
+        at = ("--bootstrap-server", ",".join(living))
         shown = kafkalite("cluster", "status", *at)
         found = json.loads(kafkalite("cluster", "status", "--json", *at).stdout)
     finally:
         cluster.registry.resume()
-        cluster.restart(1)
+        cluster.restart(dead)
         cluster.wait_in_sync(topic)
-    assert f"{cluster.broker(1).bootstrap} (no answer)" in shown.stdout
-    assert "warning: broker 1 cannot be connected to" in shown.stderr
+    assert f"{cluster.broker(dead).bootstrap} (no answer)" in shown.stdout
+    assert f"warning: broker {dead} cannot be connected to" in shown.stderr
     assert [(broker["live"], broker["answers"]) for broker in found["brokers"]] == [
-        (True, number != 1) for number in (1, 2, 3)
+        (True, number != dead) for number in (1, 2, 3)
     ]
 
 
