@@ -12,7 +12,7 @@ import pytest
 from spark_kafkalite import Admin
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.processes.zookeeper import ZooKeeperServer, available
-from tests.interop.cluster.heard import wait_until_known
+from tests.interop.cluster.heard import wait_until_all_know_all, wait_until_known
 from tests.interop.cluster.recovered_cluster import Place
 from tests.seeds import SOAK
 
@@ -45,6 +45,7 @@ def cluster(running_cluster: KafkaliteCluster) -> Iterator[KafkaliteCluster]:
         else:
             broker.start()
     running_cluster.wait_in_sync()
+    wait_until_all_know_all(running_cluster)
 
 
 @pytest.fixture

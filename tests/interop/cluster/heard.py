@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.wire.messages.describe_cluster import DescribeClusterRequest
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.support.raw_client import RawClient
 from tests.patience import wait_until
@@ -20,6 +22,19 @@ def wait_until_told_of_isr(broker: str, topic: str, members: set[int]) -> None:
             lambda: set(client.call(_about(topic), 9).topics[0].partitions[0].isr_nodes) == members,
             f"{broker} to hear that {members} are in sync",
         )
+
+
+def wait_until_all_know_all(cluster: KafkaliteCluster) -> None:
+    """Wait until each broker has heard that all brokers live, and that one of them is the controller."""
+    living = set(cluster.brokers)
+
+    def knows_all(client: RawClient) -> bool:
+        told = client.call(DescribeClusterRequest(), 1)
+        return {each.broker_id for each in told.brokers} == living and told.controller_id in living
+
+    for broker in cluster.brokers.values():
+        with RawClient(broker.bootstrap) as client:
+            wait_until(lambda client=client: knows_all(client), f"{broker.bootstrap} to know all brokers")  # type: ignore[misc]
 
 
 def _about(topic: str) -> MetadataRequest:

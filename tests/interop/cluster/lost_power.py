@@ -21,6 +21,9 @@ def create(cluster: KafkaliteCluster, topic: str, *replicas: list[int]) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, assignments=dict(enumerate(replicas)))])
     cluster.wait_in_sync(topic, timeout_s=PATIENCE_S)
+    logs = [log_file(cluster, broker, topic, number) for number, each in enumerate(replicas) for broker in each]
+    # In sync by the registry is a replica, too, that has not heard of the topic yet.
+    wait_until(lambda: all(path.exists() for path in logs), f"all logs of {topic} to be made")
 
 
 def produce(cluster: KafkaliteCluster, topic: str, first: int, end: int, partition: int = 0) -> None:

@@ -46,6 +46,9 @@ def follow(cluster: KafkaliteCluster, heading: str, *broken: int) -> None:
                 return is_asked_for or "under-replicated: 0" in said
 
             wait_until(is_as_the_page_says, f"the status before {commands[place + 1]}")
+            if "--unclean" not in commands[place + 1]:
+                # The broker that was asked may not have heard yet of what has gone.
+                cluster.wait_in_sync("events")
         elif command.startswith("kafkalite cluster elect --unclean"):
             assert at_terminal(b"y\n", *command.split()[1:], *at) == 0
         elif command.startswith("kafkalite "):

@@ -6,6 +6,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,18 @@ def log_bytes(cluster: KafkaliteCluster, number: int, topic: str, partition: int
 def wait_until_equal(cluster: KafkaliteCluster, topic: str, partition: int = 0) -> bytes:
     """Wait until all replicas have the same bytes, and return these."""
 
-    def logs() -> set[bytes]:
-        return {log_bytes(cluster, number, topic, partition) for number in cluster.brokers}
+    found: set[bytes] = set()
 
-    wait_until(lambda: len(logs()) == 1, f"equal replicas of {topic}-{partition}")
-    (content,) = logs()
+    def are_equal() -> bool:
+        found.clear()
+        # A file goes while a log is cut back or set aside.
+        with suppress(FileNotFoundError):
+            found.update(log_bytes(cluster, number, topic, partition) for number in cluster.brokers)
+            return len(found) == 1
+        return False
+
+    wait_until(are_equal, f"equal replicas of {topic}-{partition}")
+    (content,) = found
     return content
 
 

@@ -11,7 +11,7 @@ from spark_kafkalite.client.network.served_versions import SUPPORTED
 from spark_kafkalite.errors import LogTruncated
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.api_keys import ApiKey
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 
 def produce(cluster: KafkaliteCluster, topic: str, values: range) -> None:
@@ -59,6 +59,8 @@ def test_an_unclean_election_is_noticed_by_who_has_read_on(
         cluster.kill(leader)
         for number in others:
             cluster.restart(number)
+        # Until its session has ended it counts as the leader, unless it was the controller, too.
+        wait_until(lambda: cluster.leader_of(topic) is None, "the leader's session to end")
         with Admin(bootstrap_servers=cluster.bootstrap) as living:
             assert living.elect_leaders([partition], unclean=True) == {partition: None}
         produce(cluster, topic, range(1_000, 1_200))
