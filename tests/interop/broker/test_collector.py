@@ -47,7 +47,7 @@ def create_topics(broker: BrokerProcess) -> None:
 
 def create(client: RawClient, name: str, partitions: int) -> None:
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    (answer,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 5).topics
+    (answer,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=50_000), 5).topics
     assert answer.error_code == 0, answer.error_message
 
 
@@ -113,7 +113,7 @@ def test_connections_requests_and_deleted_partitions_are_no_cyclic_garbage(tmp_p
                     client.socket.sendall(struct.pack(">i", 500) + b"half")
         with RawClient(broker.bootstrap) as client:
             create(client, "u", 100)
-            gone = DeleteTopicsRequest(topics=[DeleteTopicState(name="u")], timeout_ms=10_000)
+            gone = DeleteTopicsRequest(topics=[DeleteTopicState(name="u")], timeout_ms=50_000)
             assert client.call(gone, 6).responses[0].error_code == 0
         found = collected_broker.garbage(broker, tmp_path)
         print(found.most_common(10))

@@ -29,7 +29,7 @@ def broker_under(limit: int, tmp_path: Path, **options: int) -> BrokerProcess:
 
 def create(client: RawClient, name: str, partitions: int = 1) -> tuple[int, str | None]:
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    (answer,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 5).topics
+    (answer,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=50_000), 5).topics
     return answer.error_code, answer.error_message
 
 
@@ -56,7 +56,7 @@ def test_topics_are_refused_early_enough_that_a_killed_broker_starts_and_serves_
             assert text is not None and f"the limit of open files is {LIMIT}" in text and "ulimit -n" in text
             assert len(made) >= LIMIT // 2
             more = CreatePartitionsTopic(name="t0", count=2, assignments=None)
-            (extended,) = client.call(CreatePartitionsRequest(topics=[more], timeout_ms=10_000), 3).results
+            (extended,) = client.call(CreatePartitionsRequest(topics=[more], timeout_ms=50_000), 3).results
             assert extended.error_code == POLICY_VIOLATION
             wanted = MetadataRequest(topics=[MetadataRequestTopic(name="automatic")], allow_auto_topic_creation=True)
             assert client.call(wanted, 8).topics[0].error_code != 0
@@ -68,7 +68,7 @@ def test_topics_are_refused_early_enough_that_a_killed_broker_starts_and_serves_
             assert [produce(client, name, b"2") for name in made] == [0] * len(made)
             assert all(values(client, name) == [b"1", b"2"] for name in made)
             assert create(client, "more")[0] == POLICY_VIOLATION
-            gone = DeleteTopicsRequest(topics=[DeleteTopicState(name="t0")], timeout_ms=10_000)
+            gone = DeleteTopicsRequest(topics=[DeleteTopicState(name="t0")], timeout_ms=50_000)
             assert client.call(gone, 6).responses[0].error_code == 0
             assert create(client, "more") == (0, None)
 
@@ -78,7 +78,7 @@ def test_requests_at_the_same_time_are_counted_together(tmp_path: Path) -> None:
         opened = [clients.enter_context(RawClient(broker.bootstrap)) for _ in range(4)]
         for number, client in enumerate(opened):
             topic = CreatableTopic(name=f"t{number}", num_partitions=50, replication_factor=1)
-            client.send(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 5)
+            client.send(CreateTopicsRequest(topics=[topic], timeout_ms=50_000), 5)
         codes = [client.receive(CreateTopicsRequest.API_KEY, 5).topics[0].error_code for client in opened]
         assert sorted(codes) == [0, 0, POLICY_VIOLATION, POLICY_VIOLATION]
 
@@ -122,7 +122,7 @@ def test_a_start_under_a_lower_limit_serves_what_it_can_and_the_rest_later(tmp_p
             served = codes.count(0)
             assert codes == [0] * served + [STORAGE_ERROR] * (len(made) - served) and 40 <= served < 60
             gone = DeleteTopicsRequest(
-                topics=[DeleteTopicState(name=name) for name in (made[0], made[1], made[-1])], timeout_ms=10_000
+                topics=[DeleteTopicState(name=name) for name in (made[0], made[1], made[-1])], timeout_ms=50_000
             )
             assert {one.error_code for one in client.call(gone, 6).responses} == {0}
             # Two had been open and are gone, one had been closed: two of the closed ones take the places, once the

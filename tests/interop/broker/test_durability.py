@@ -28,7 +28,7 @@ def create(broker: BrokerProcess, name: str, partitions: int = 1, **config: str)
     settings = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in config.items()]
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=settings)
     with RawClient(broker.bootstrap) as client:
-        assert client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7).topics[0].error_code == 0
+        assert client.call(CreateTopicsRequest(topics=[topic], timeout_ms=50_000), 7).topics[0].error_code == 0
 
 
 def batch(*values: bytes) -> bytearray:

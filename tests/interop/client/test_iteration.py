@@ -73,7 +73,7 @@ def test_an_iteration_follows_seeks_pauses_and_polls(reader: Callable[..., Consu
         assert next(records).offset == 0
         consumer.seek(filled, 50)
         assert next(records).offset == 50
-        assert [record.offset for record in consumer.poll(5_000, max_records=3)] == [51, 52, 53]
+        assert [record.offset for record in consumer.poll(60_000, max_records=3)] == [51, 52, 53]
         assert next(records).offset == 54
         consumer.pause([filled])
         assert consumer.poll(0) == []
@@ -102,13 +102,13 @@ def test_what_an_exception_interrupts_comes_again(
     reader: Callable[..., Consumer], filled: TopicPartition, columns: bool
 ) -> None:
     with pytest.raises(ZeroDivisionError), reader() as consumer:
-        assert [record.offset for record in consumer.poll(5_000, max_records=10)] == list(range(10))
+        assert [record.offset for record in consumer.poll(60_000, max_records=10)] == list(range(10))
         # Asking for more says that those before are done.
         if columns:
-            batch = consumer.poll_columns(5_000, max_rows=5)
+            batch = consumer.poll_columns(60_000, max_rows=5)
             assert batch is not None and batch.num_rows == 5
         else:
-            assert len(consumer.poll(5_000, max_records=5)) == 5
+            assert len(consumer.poll(60_000, max_records=5)) == 5
         raise ZeroDivisionError
     assert committed(reader, filled) == 10
     with pytest.raises(KeyboardInterrupt), reader() as consumer:
@@ -119,7 +119,7 @@ def test_what_an_exception_interrupts_comes_again(
     consumer = reader()
     with pytest.raises(ZeroDivisionError):
         try:
-            assert len(consumer.poll(5_000, max_records=5)) == 5
+            assert len(consumer.poll(60_000, max_records=5)) == 5
             raise ZeroDivisionError
         finally:
             consumer.close()
@@ -131,7 +131,7 @@ def test_an_exception_takes_no_commit_back(
     reader: Callable[..., Consumer], filled: TopicPartition, explicit: int | None, kept: int
 ) -> None:
     with pytest.raises(ZeroDivisionError), reader() as consumer:
-        assert len(consumer.poll(5_000, max_records=10)) == 10
+        assert len(consumer.poll(60_000, max_records=10)) == 10
         consumer.commit(None if explicit is None else {filled: explicit})
         raise ZeroDivisionError
     assert committed(reader, filled) == kept

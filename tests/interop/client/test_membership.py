@@ -449,7 +449,7 @@ def test_one_long_poll_takes_part_in_rebalances(group: Group, topic: str) -> Non
     # Longer than the poll interval.
     time.sleep(1.2)
     assert first.count("lost") == 0
-    assert settled(4, [first, second])()
+    until(settled(4, [first, second]), [second])
     first.consumer.wakeup()
     waiting.join()
 

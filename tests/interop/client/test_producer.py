@@ -270,7 +270,7 @@ def test_a_record_above_max_request_size_is_refused_here(bootstrap: str, topic: 
 
 def test_what_the_broker_refuses_fails_alone(bootstrap: str, topic: str, admin: Admin) -> None:
     strict = f"{topic}-strict"
-    admin.create_topic(strict, 1, 1, {"message.timestamp.before.max.ms": "1000"})
+    admin.create_topic(strict, 1, 1, {"message.timestamp.before.max.ms": "3600000"})
     with Producer(bootstrap_servers=bootstrap, linger_ms=0) as producer:
         old = producer.send(strict, b"x", timestamp_ms=1)
         with pytest.raises(InvalidTimestamp) as refused:
@@ -324,7 +324,7 @@ def test_records_that_are_refused_for_themselves_leave_the_others_in_their_order
 
 def test_without_isolation_the_batch_of_a_refused_record_fails(bootstrap: str, topic: str, admin: Admin) -> None:
     picky = f"{topic}-picky"
-    admin.create_topic(picky, 1, 1, {"message.timestamp.before.max.ms": "1000"})
+    admin.create_topic(picky, 1, 1, {"message.timestamp.before.max.ms": "3600000"})
     with Producer(bootstrap_servers=bootstrap) as producer:
         delivery = producer.send_batch(picky, [{"value": b"x"}, {"value": b"y", "timestamp": 1}])
         with pytest.raises(InvalidTimestamp):
@@ -333,7 +333,7 @@ def test_without_isolation_the_batch_of_a_refused_record_fails(bootstrap: str, t
 
 
 def test_bad_arguments_say_what_is_wrong(bootstrap: str, topic: str) -> None:
-    with Producer(bootstrap_servers=bootstrap, max_block_ms=2_000) as producer:
+    with Producer(bootstrap_servers=bootstrap, max_block_ms=4_000) as producer:
         with pytest.raises(SerializationError, match="value"):
             producer.send(topic, "text")  # type: ignore[arg-type]
         with pytest.raises(SerializationError, match="key"):
@@ -366,7 +366,7 @@ def test_bad_arguments_say_what_is_wrong(bootstrap: str, topic: str) -> None:
 
 def refusing(topic: str, admin: Admin) -> str:
     """A topic of two partitions that refuses records of 1970."""
-    admin.create_topic(f"{topic}-refusing", 2, 1, {"message.timestamp.before.max.ms": "1000"})
+    admin.create_topic(f"{topic}-refusing", 2, 1, {"message.timestamp.before.max.ms": "3600000"})
     return f"{topic}-refusing"
 
 
@@ -493,14 +493,14 @@ def test_after_close_nothing_is_taken(bootstrap: str, topic: str) -> None:
 
 def test_an_unreachable_cluster_is_named_with_its_reason() -> None:
     with pytest.raises(Exception, match="no broker answers") as raised:
-        Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=300).send("t", b"x")
+        Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=3_000).send("t", b"x")
     assert "127.0.0.1:1: connection refused" in str(raised.value)
 
 
 def test_full_memory_blocks_then_fails(bootstrap: str, topic: str) -> None:
     # A batch waits for a linger longer than max.block.ms only while memory suffices; a full buffer sends it.
     with Producer(
-        bootstrap_servers=bootstrap, buffer_memory=3_000, batch_size=1_000, linger_ms=10_000, max_block_ms=5_000
+        bootstrap_servers=bootstrap, buffer_memory=3_000, batch_size=1_000, linger_ms=70_000, max_block_ms=60_000
     ) as producer:
         for _ in range(50):
             producer.send(topic, b"x" * 400)

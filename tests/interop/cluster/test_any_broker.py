@@ -45,7 +45,7 @@ def metadata(client: RawClient, *names: str, create: bool = False, version: int 
     return client.call(MetadataRequest(topics=topics, allow_auto_topic_creation=create), version)
 
 
-def create(client: RawClient, name: str, partitions: int = 6, replicas: int = 1, timeout_ms: int = 10_000) -> Any:
+def create(client: RawClient, name: str, partitions: int = 6, replicas: int = 1, timeout_ms: int = 50_000) -> Any:
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas)
     (created,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms), 7).topics
     return created
@@ -76,7 +76,7 @@ def test_a_topic_is_served_everywhere_once_its_creation_is_answered(
 def test_a_topic_grows_through_every_broker(broker: RawClient, name: str) -> None:
     assert create(broker, name, 1).error_code == 0
     grown = CreatePartitionsRequest(
-        topics=[CreatePartitionsTopic(name=name, count=5, assignments=None)], timeout_ms=10_000
+        topics=[CreatePartitionsTopic(name=name, count=5, assignments=None)], timeout_ms=50_000
     )
     (result,) = broker.call(grown, 3).results
     assert result.error_code == 0
@@ -89,12 +89,12 @@ def test_a_topic_grows_through_every_broker(broker: RawClient, name: str) -> Non
 
 def test_a_topic_is_gone_where_its_deletion_was_asked_for(broker: RawClient, name: str) -> None:
     first = create(broker, name, 3)
-    (result,) = broker.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000), 6).responses
+    (result,) = broker.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=50_000), 6).responses
     assert result.error_code == 0
     assert metadata(broker, name).topics[0].error_code == 3
     second = create(broker, name, 3)
     assert second.error_code == 0 and second.topic_id != first.topic_id
-    by_id = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=second.topic_id)], timeout_ms=10_000)
+    by_id = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=second.topic_id)], timeout_ms=50_000)
     (result,) = broker.call(by_id, 6).responses
     assert (result.error_code, result.name) == (0, name)
     assert metadata(broker, name).topics[0].error_code == 3

@@ -26,7 +26,7 @@ from tests.patience import PATIENCE_S, wait_until
 pytestmark = [pytest.mark.zookeeper]
 
 # Longer than an ensemble takes to agree on another leader, also where others use the processor.
-SESSION_MS = 10_000
+SESSION_MS = 30_000
 
 
 def is_leader(server: ZooKeeperServer) -> bool:

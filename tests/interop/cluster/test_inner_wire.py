@@ -34,7 +34,7 @@ SINGLE = {"default.replication.factor": 1, "min.insync.replicas": 1, "offsets.to
 OF_CLUSTER = {**SINGLE, **SESSION}
 
 
-def create(address: str, name: str, partitions: int = 4, timeout_ms: int = 10_000, replicas: int = 1) -> Any:
+def create(address: str, name: str, partitions: int = 4, timeout_ms: int = 50_000, replicas: int = 1) -> Any:
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas)
     with RawClient(address, PATIENCE_S) as client:
         (created,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms), 7).topics
@@ -202,6 +202,6 @@ def test_a_controller_that_is_killed_is_replaced_before_the_request_is_over(tmp_
         (asked, _) = (number for number in cluster.brokers if number != controller)
         assert create(cluster.brokers[asked].bootstrap, "before").error_code == 0
         cluster.kill(controller)
-        created = create(cluster.brokers[asked].bootstrap, "after", timeout_ms=20_000)
+        created = create(cluster.brokers[asked].bootstrap, "after", timeout_ms=50_000)
         assert created.error_code == 0, created.error_message
         assert cluster.controller() not in {controller, None}

@@ -41,13 +41,13 @@ def ask(broker: str, message: ApiMessage, version: int) -> object:
 def test_the_life_of_a_topic_at_each_broker(broker: str, cluster: KafkaliteCluster, admin: Admin) -> None:
     name = f"asked-for-{next(_numbers)}"
     topic = CreatableTopic(name=name, num_partitions=2, replication_factor=-1)
-    created = ask(broker, CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7).topics[0]  # type: ignore[attr-defined]
+    created = ask(broker, CreateTopicsRequest(topics=[topic], timeout_ms=50_000), 7).topics[0]  # type: ignore[attr-defined]
     assert (created.error_code, created.replication_factor) == (0, 3), created.error_message
     cluster.wait_in_sync(name)
-    again = ask(broker, CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7).topics[0]  # type: ignore[attr-defined]
+    again = ask(broker, CreateTopicsRequest(topics=[topic], timeout_ms=50_000), 7).topics[0]  # type: ignore[attr-defined]
     assert again.error_code == 36
     more = CreatePartitionsTopic(name=name, count=5, assignments=None)
-    grown = ask(broker, CreatePartitionsRequest(topics=[more], timeout_ms=10_000), 3).results[0]  # type: ignore[attr-defined]
+    grown = ask(broker, CreatePartitionsRequest(topics=[more], timeout_ms=50_000), 3).results[0]  # type: ignore[attr-defined]
     assert grown.error_code == 0, grown.error_message
     cluster.wait_in_sync(name)
     change = AlterableConfig(name="retention.ms", config_operation=0, value="1234567")
@@ -61,7 +61,7 @@ def test_the_life_of_a_topic_at_each_broker(broker: str, cluster: KafkaliteClust
                 f"the new setting at {each.bootstrap}",
             )
             assert len(asked.describe_topics([name])[name].partitions) == 5
-    gone = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000)
+    gone = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=50_000)
     deleted = ask(broker, gone, 6).responses[0]  # type: ignore[attr-defined]
     assert deleted.error_code == 0, deleted.error_message
     wait_until(lambda: name not in admin.list_topics(), f"{name} to be gone")

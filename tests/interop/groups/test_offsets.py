@@ -281,7 +281,7 @@ class TestCommitAndFetch:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             admin.create_topic("short-lived", 2, 1)
         commit(client, group, {("short-lived", 0): 1, ("short-lived", 1): 1, (TOPIC, 0): 1})
-        client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="short-lived")], timeout_ms=5000), 6)
+        client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="short-lived")], timeout_ms=50_000), 6)
         wait_until(lambda: list(committed(client, group)[1]) == [(TOPIC, 0)], "the deleted topic's offsets to go")
 
 

@@ -243,8 +243,8 @@ def test_a_cleaning_is_called_off(
     change(slow_broker)
     wait_until(lambda: f"called off: {reason}" in log_text(slow_broker), reason)
     if change is not delete_topic:  # which takes the child's files away: it may have noticed by itself
-        assert child not in children_of(slow_broker.pid)
-    assert not files_ending(slow_broker, "slow", ".cleaned")
+        wait_until(lambda: child not in children_of(slow_broker.pid), "the child's end")
+    wait_until(lambda: not files_ending(slow_broker, "slow", ".cleaned"), "the end of what it has written")
     # The next one is taken.
     with Producer(bootstrap_servers=slow_broker.bootstrap) as producer:
         for number in range(200):

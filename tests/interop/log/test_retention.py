@@ -59,7 +59,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def create(client: RawClient, name: str, **config: object) -> None:
     settings = [CreatableTopicConfig(name=key.replace("_", "."), value=str(value)) for key, value in config.items()]
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=settings)
-    assert client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7).topics[0].error_code == 0
+    assert client.call(CreateTopicsRequest(topics=[topic], timeout_ms=50_000), 7).topics[0].error_code == 0
 
 
 def now_ms() -> int:
@@ -88,7 +88,7 @@ def start(client: RawClient, name: str) -> int:
 
 def delete(client: RawClient, name: str, before: int, *, partition: int = 0, version: int = 2) -> tuple[int, int]:
     asked = DeleteRecordsPartition(partition_index=partition, offset=before)
-    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name, partitions=[asked])], timeout_ms=5000)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name, partitions=[asked])], timeout_ms=50_000)
     answer = client.call(request, version).topics[0].partitions[0]
     return answer.error_code, answer.low_watermark
 
@@ -331,7 +331,7 @@ def test_each_partition_has_its_own_outcome(client: RawClient, name: str) -> Non
     assert delete(client, f"{name}-compacted", 0) == (POLICY, -1)
     assert delete(client, f"{name}-both", 0) == (0, 0)
     twice = [DeleteRecordsPartition(partition_index=0, offset=1)] * 2
-    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name, partitions=twice)], timeout_ms=5000)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name, partitions=twice)], timeout_ms=50_000)
     codes = [each.error_code for each in client.call(request, 2).topics[0].partitions]
     assert codes == [INVALID_REQUEST], "what is named twice is answered once"
     assert start(client, name) == 0

@@ -165,7 +165,8 @@ def test_a_disk_is_full_and_then_fails(cluster: KafkaliteCluster, prometheus: Pr
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topic("stored", 1, 3, {"flush.messages": "1"})
     cluster.wait_in_sync("stored")
-    (log,) = on_broker_3(cluster, "stored-0")
+    # In sync by the registry is a replica, too, that has not heard of the topic yet.
+    (log,) = wait_until(lambda: on_broker_3(cluster, "stored-0"), "the log at broker 3")
     disk = log.parent
     filled_by(disk).touch()
     try:

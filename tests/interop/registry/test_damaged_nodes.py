@@ -209,7 +209,9 @@ def test_other_nodes_that_cannot_be_read_cost_what_they_say_and_nothing_else(dat
         pytest.raises(Exception, match="u-0"),
     ):
         producer.send("u", b"third", partition=0).result(PATIENCE_S)
-    assert f"{block} states that all producer ids" in broker.stderr_path.read_text()
+    wait_until(
+        lambda: f"{block} states that all producer ids" in broker.stderr_path.read_text(), "the broker to name the node"
+    )
     store = open_zookeeper(broker.registry_connect)
     store.set(block, held[block]).result(PATIENCE_S)
     store.close()

@@ -375,7 +375,7 @@ def test_an_ensemble_that_loses_one_server_goes_on(tmp_path: Path, stack: contex
         pytest.skip(reason)
     ensemble = stack.enter_context(ZooKeeperEnsemble(tmp_path / "ensemble"))
     broker = stack.enter_context(
-        a_broker(tmp_path, f"{ensemble.connect}/{uuid.uuid4().hex}", zookeeper_session_timeout_ms=6000)
+        a_broker(tmp_path, f"{ensemble.connect}/{uuid.uuid4().hex}", zookeeper_session_timeout_ms=30_000)
     )
     create(broker.bootstrap, "t")
     before = registered_as(observer(stack, broker.overrides["zookeeper.connect"]), 1)

@@ -50,12 +50,12 @@ def topic(client: RawClient, request: pytest.FixtureRequest) -> str:
 
 def create(client: RawClient, name: str, partitions: int = 4) -> None:
     wanted = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    result = client.call(CreateTopicsRequest(topics=[wanted], timeout_ms=10_000), 7).topics[0]
+    result = client.call(CreateTopicsRequest(topics=[wanted], timeout_ms=50_000), 7).topics[0]
     assert (result.error_code, result.error_message) == (0, None)
 
 
 def delete(client: RawClient, name: str) -> None:
-    result = client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000), 6).responses[0]
+    result = client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=50_000), 6).responses[0]
     assert result.error_code == 0
 
 
@@ -125,7 +125,7 @@ def test_an_answer_names_what_has_news(broker: BrokerProcess, client: RawClient,
     # A deletion of records moves the log start, and nothing else.
     below = DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=3, offset=1)])
     assert (
-        client.call(DeleteRecordsRequest(topics=[below], timeout_ms=10_000), 2).topics[0].partitions[0].error_code == 0
+        client.call(DeleteRecordsRequest(topics=[below], timeout_ms=50_000), 2).topics[0].partitions[0].error_code == 0
     )
     answer = reader.fetch()
     assert told(answer) == {3: (0, 1, [])}

@@ -40,7 +40,7 @@ def now_ms() -> int:
 def create(client: RawClient, name: str, partitions: int = 1, **config: str) -> None:
     settings = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in config.items()]
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=settings)
-    result = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7).topics[0]
+    result = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=50_000), 7).topics[0]
     assert (result.error_code, result.error_message) == (0, None)
 
 
@@ -379,7 +379,7 @@ class TestFetch:
         create(client, "doomed")
         client.send_fetch("doomed", 0, max_wait_ms=LONG_MS)
         with RawClient(broker.bootstrap, PATIENCE_S) as other:
-            other.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="doomed")], timeout_ms=5000), 6)
+            other.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="doomed")], timeout_ms=50_000), 6)
         assert client.receive_fetch().topics[0][1][0].error_code in (3, 6)
 
 
@@ -485,38 +485,38 @@ class TestTopics:
         ],
     )
     def test_what_cannot_be_created(self, client: RawClient, topic: CreatableTopic, code: int) -> None:
-        result = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7).topics[0]
+        result = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=50_000), 7).topics[0]
         assert result.error_code == code
         assert result.error_message
 
     def test_creation_twice_and_validation_only(self, client: RawClient) -> None:
         topic = CreatableTopic(name="once", num_partitions=-1, replication_factor=-1)
-        validated = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=True), 7).topics[0]
+        validated = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=50_000, validate_only=True), 7).topics[0]
         assert (validated.error_code, validated.num_partitions) == (0, 2)
         assert client.produce("once", make_batch(1, timestamp_ms=now_ms())).error_code == 3
-        created = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7).topics[0]
+        created = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=50_000), 7).topics[0]
         assert (created.error_code, created.num_partitions, created.replication_factor) == (0, 2, 1)
         assert client.produce("once", make_batch(1, timestamp_ms=now_ms())).error_code == 0
-        assert client.call(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7).topics[0].error_code == 36
-        assert client.call(CreateTopicsRequest(topics=[topic, topic], timeout_ms=5000), 7).topics[0].error_code == 42
+        assert client.call(CreateTopicsRequest(topics=[topic], timeout_ms=50_000), 7).topics[0].error_code == 36
+        assert client.call(CreateTopicsRequest(topics=[topic, topic], timeout_ms=50_000), 7).topics[0].error_code == 42
 
     def test_deletion_and_a_new_topic_of_the_name(self, client: RawClient) -> None:
         create(client, "phoenix")
         client.produce("phoenix", make_batch(3, timestamp_ms=now_ms()))
-        doomed = DeleteTopicsRequest(topics=[DeleteTopicState(name="phoenix")], timeout_ms=5000)
+        doomed = DeleteTopicsRequest(topics=[DeleteTopicState(name="phoenix")], timeout_ms=50_000)
         assert client.call(doomed, 6).responses[0].error_code == 0
         assert client.produce("phoenix", make_batch(1, timestamp_ms=now_ms())).error_code == 3
         assert client.call(doomed, 6).responses[0].error_code == 3
         create(client, "phoenix")
         assert client.fetch("phoenix", 0, max_wait_ms=0).high_watermark == 0
         assert client.produce("phoenix", make_batch(1, timestamp_ms=now_ms())).base_offset == 0
-        by_name = client.call(DeleteTopicsRequest(topic_names=["phoenix"], timeout_ms=5000), 5)
+        by_name = client.call(DeleteTopicsRequest(topic_names=["phoenix"], timeout_ms=50_000), 5)
         assert by_name.responses[0].error_code == 0
 
     def test_more_partitions(self, client: RawClient, topic: str) -> None:
         def extend(count: int) -> int:
             wanted = [CreatePartitionsTopic(name=topic, count=count, assignments=None)]
-            return client.call(CreatePartitionsRequest(topics=wanted, timeout_ms=5000), 3).results[0].error_code
+            return client.call(CreatePartitionsRequest(topics=wanted, timeout_ms=50_000), 3).results[0].error_code
 
         assert extend(3) == 0
         assert client.produce(topic, make_batch(1, timestamp_ms=now_ms()), 2).error_code == 0
