@@ -162,6 +162,7 @@ class FetchSession:
         "is_closed",
         "is_new",
         "is_of_client",
+        "is_void",
         "is_woken",
         "last_fetch_s",
         "news",
@@ -194,6 +195,8 @@ class FetchSession:
         # Until its first answer, which names all partitions, news or not.
         self.is_new = True
         self.is_closed = False
+        # Whether the next request is refused, so that the reader opens another session.
+        self.is_void = False
         self.waiting: WaitingFetch | None = None
         # When the last answer was made, and the last one before the last request came.
         self._answered_s = self._answered_before_s = self.heard_s = -inf
@@ -261,6 +264,10 @@ class FetchSession:
     def is_hurried(self) -> bool:
         """Whether a leader waits for the next request, so that this one is to be answered at once."""
         return bool(self._questions)
+
+    def name_again(self) -> None:
+        """Have the reader name all its partitions again: a leader has forgotten what it has said of one."""
+        self.is_void = True
 
     def hurry(self, question: AsksFollowers) -> None:
         """Have each request answered at once, also the one that waits, until a leader's question is answered."""

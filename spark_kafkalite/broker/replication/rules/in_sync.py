@@ -66,6 +66,10 @@ class FetchClock(Protocol):
     last_fetch_s: float
     heard_s: float
 
+    def name_again(self) -> None:
+        """Have the follower name all its partitions again, by another session."""
+        ...
+
     def hurry(self, question: AsksFollowers) -> None: ...
 
     def hurry_no_more(self, question: AsksFollowers) -> None: ...
@@ -181,8 +185,11 @@ class InSyncReplicas:
             if broker in proposed.isr and broker not in state.isr:
                 follower = self._followers.get(broker)
                 if follower is not None and follower.incarnation == before.incarnations.get(broker):
-                    # It has taken itself out, and says by its next fetch that it wants to come back.
+                    # It has taken itself out, and says by its next fetch that it wants to come back. What it has said
+                    # so far may be of before that, or of after it: this state may come late.
                     del self._followers[broker]
+                    if follower.session is not None:
+                        follower.session.name_again()
                     if follower.damage_stage:
                         # What it said before its log was damaged, or healed, stays without weight.
                         self._followers[broker] = left = _Progress(follower.incarnation)

@@ -154,7 +154,7 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
 
 def _next_of(session: FetchSession | None, fetch: FetchRequest, *, by_id: bool) -> FetchSession:
     """Return the session of an incremental fetch."""
-    if session is None or session.is_closed or session.session_id != fetch.session_id:
+    if session is None or session.is_closed or session.is_void or session.session_id != fetch.session_id:
         raise FetchSessionIdNotFound(f"this connection has no fetch session {fetch.session_id}")
     if session.epoch != fetch.session_epoch:
         raise InvalidFetchSessionEpoch(f"epoch {fetch.session_epoch} asked, {session.epoch} is next")

@@ -22,7 +22,7 @@ from spark_kafkalite.broker.requests.fetch_sessions import EVICTION_S, FetchSess
 from spark_kafkalite.broker.requests.gate import Gate
 from spark_kafkalite.broker.requests.handlers import list_offsets, offset_for_leader_epoch, produce
 from spark_kafkalite.broker.waiting.purgatory import Purgatory
-from spark_kafkalite.errors import KafkaStorageError, UnknownTopicOrPartition
+from spark_kafkalite.errors import FetchSessionIdNotFound, KafkaStorageError, UnknownTopicOrPartition
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.truncation import truncate_to
 from spark_kafkalite.model import Incarnation, TopicPartition
@@ -250,6 +250,18 @@ class TestFollowers:
             assert connection.fetch(going_on(first, answer, epoch)).topics == []
             assert session.last_fetch_s == now_s
         assert len(acknowledged.calls) == 2
+
+    def test_a_follower_that_has_left_the_isr_names_everything_again(
+        self, bed: Bed, acknowledged: Acknowledged
+    ) -> None:
+        """It has come to the end before its leader heard of that: its session would not say so again."""
+        leader = bed.lead(isr=(ME, FOLLOWER)).check_leader()
+        connection, first = Connection(bed, FOLLOWER), follower(opening(epoch=4))
+        answer = connection.fetch(first)
+        leader.take_state(partition_state(ME, epoch=4, version=2))
+        assert connection.fetch(going_on(first, answer, 1)).error_code == FetchSessionIdNotFound.code
+        assert connection.fetch(first).session_id not in (0, answer.session_id)
+        assert acknowledged.calls == [(FOLLOWER, INCARNATION, 0)] * 2
 
     @pytest.mark.parametrize(
         "named",

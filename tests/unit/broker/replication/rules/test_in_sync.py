@@ -363,6 +363,19 @@ def test_a_member_that_takes_itself_out_joins_only_after_another_fetch() -> None
     assert leading.proposed().isr == (1, 3, 2)
 
 
+def test_a_member_that_took_itself_out_and_came_to_the_end_before_that_was_known_says_so_again() -> None:
+    """In its session it would not name again what has not moved."""
+    leading, named_again = Leading(1, 2, 3), []
+    sessions = [
+        SimpleNamespace(last_fetch_s=1000.0, name_again=lambda number=number: named_again.append(number))
+        for number in (2, 3)
+    ]
+    for number, session in zip((2, 3), sessions, strict=True):
+        leading.fetch(number, 0, session=session)
+    leading.replicas.take_state(partition_state(1, 3, version=1), leading.now_s)
+    assert (leading.due(), named_again) == (None, [2])
+
+
 def test_a_restarted_member_that_takes_itself_out_need_not_say_again_what_it_has() -> None:
     leading = Leading(1, 2, 3)
     leading.live[2] = live_broker(2, 21)

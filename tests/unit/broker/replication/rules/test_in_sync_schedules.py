@@ -31,7 +31,7 @@ class Process:
     def __init__(self, incarnation: int, end: int, steady: tuple[int, ...]) -> None:
         self.incarnation, self.end, self.steady = Incarnation(incarnation), end, steady
         self.fetches = True
-        self.session = SimpleNamespace(last_fetch_s=-math.inf)
+        self.session = SimpleNamespace(last_fetch_s=-math.inf, name_again=lambda: None)
         # Its fetches on their way to the leader, and what was last said of the partition.
         self.sent: deque[tuple[float, int | None]] = deque()
         self.said = -1
