@@ -222,11 +222,12 @@ def test_watches_are_bounded(registry: RegistryProcess) -> None:
 
 def test_half_open_and_idle_connections_go(registry: RegistryProcess) -> None:
     before = descriptors(registry)
-    silent = [ProtocolClient(registry.connect, timeout_ms=1000) for _ in range(50)]
     half = [ProtocolClient(registry.connect, hello=False) for _ in range(50)]
     for peer in half:
         peer.socket.sendall(b"\0\0")
-    wait_until(lambda: descriptors(registry) >= before + 100, "all are accepted")
+    wait_until(lambda: descriptors(registry) >= before + 50, "all are accepted")
+    # These have been accepted once they have a session, and the first may go while the last one comes.
+    silent = [ProtocolClient(registry.connect, timeout_ms=1000) for _ in range(50)]
     for peer in (*silent, *half):
         assert peer.ended()
         peer.close()

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from spark_kafkalite import Admin, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
+from spark_kafkalite.errors import UnknownTopicOrPartition
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.support.java_tools import JavaTools
 from tests.patience import wait_until
 from tests.pool.forking import run_command
+
+Replicas = list[tuple[int, ...]]
+PLACED: Replicas = [(1, 2), (1, 2), (2, 1), (1, 3)]
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +33,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaliteClust
 @pytest.fixture
 def admin(cluster: KafkaliteCluster) -> Iterator[Admin]:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        admin.create_topics([NewTopic("t", assignments={0: [1, 2], 1: [1, 2], 2: [2, 1], 3: [1, 3]})])
+        admin.create_topics([NewTopic("t", assignments={number: list(each) for number, each in enumerate(PLACED)})])
         with Producer(bootstrap_servers=cluster.bootstrap) as producer:
             for number in range(400):
                 producer.send("t", b"x" * 1000, partition=number % 4)
+        # A command may ask any broker.
+        wait_for_replicas(cluster, lambda found: found == PLACED)
         yield admin
         admin.delete_topics(["t"])
+        for broker in cluster.brokers.values():
+            with Admin(bootstrap_servers=broker.bootstrap) as asked:
+                wait_until(lambda asked=asked: "t" not in asked.list_topics(), f"{broker.bootstrap} to forget t")  # type: ignore[misc]
 
 
 def run(cluster: KafkaliteCluster, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -43,8 +53,26 @@ def run(cluster: KafkaliteCluster, *arguments: str, code: int = 0) -> subprocess
     return done
 
 
-def replicas(admin: Admin) -> list[tuple[int, ...]]:
+def replicas(admin: Admin) -> Replicas:
     return [tuple(each.replicas) for each in admin.describe_topics(["t"])["t"].partitions]
+
+
+def wait_for_replicas(cluster: KafkaliteCluster, are_there: Callable[[Replicas], bool]) -> None:
+    """Wait until each live broker says that the replicas are as they are to be."""
+
+    def are_told(admin: Admin) -> bool:
+        with suppress(UnknownTopicOrPartition):
+            return are_there(replicas(admin))
+        return False
+
+    for broker in cluster.brokers.values():
+        with Admin(bootstrap_servers=broker.bootstrap) as asked:
+            wait_until(lambda asked=asked: are_told(asked), f"{broker.bootstrap} to know the replicas")  # type: ignore[misc]
+
+
+def is_spread(found: Replicas) -> bool:
+    held = [sum(broker in each for each in found) for broker in (1, 2, 3, 4)]
+    return max(held) - min(held) <= 1 and sorted(each[0] for each in found) == [1, 2, 3, 4]
 
 
 def test_a_broker_is_drained_by_a_plan_in_a_file(cluster: KafkaliteCluster, admin: Admin, tmp_path: Path) -> None:
@@ -53,7 +81,7 @@ def test_a_broker_is_drained_by_a_plan_in_a_file(cluster: KafkaliteCluster, admi
     assert plan["version"] == 1 and {each["partition"] for each in plan["partitions"]} == {0, 1, 2, 3}
     assert all(1 not in each["replicas"] for each in plan["partitions"])
     assert "kafkalite: broker 4: " in planned.stderr and " to copy, " in planned.stderr
-    assert replicas(admin) == [(1, 2), (1, 2), (2, 1), (1, 3)]
+    assert replicas(admin) == PLACED
     file = tmp_path / "plan.json"
     file.write_text(planned.stdout)
     pending = run(cluster, "reassign", "--verify", "--file", str(file), code=1)
@@ -68,17 +96,16 @@ def test_a_broker_is_drained_by_a_plan_in_a_file(cluster: KafkaliteCluster, admi
     # What --execute prints is the way back.
     file.write_text(moved.stdout)
     run(cluster, "reassign", "--execute", "--file", str(file), "--wait")
-    assert replicas(admin) == [(1, 2), (1, 2), (2, 1), (1, 3)]
+    wait_for_replicas(cluster, lambda found: found == PLACED)
 
 
 def test_replicas_are_spread_and_topics_get_more_of_them(
     cluster: KafkaliteCluster, admin: Admin, tmp_path: Path
 ) -> None:
     run(cluster, "reassign", "--execute", "--replication-factor", "3", "--topic", "t", "--wait")
-    assert {len(each) for each in replicas(admin)} == {3}
+    wait_for_replicas(cluster, lambda found: {len(each) for each in found} == {3})
     run(cluster, "reassign", "--execute", "--spread", "--wait")
-    held = [sum(broker in each for each in replicas(admin)) for broker in (1, 2, 3, 4)]
-    assert max(held) - min(held) <= 1 and sorted(each[0] for each in replicas(admin)) == [1, 2, 3, 4]
+    wait_for_replicas(cluster, is_spread)
     again = run(cluster, "reassign", "--plan", "--spread")
     assert (again.stdout, again.stderr.count("nothing is to be moved")) == ('{"version":1,"partitions":[]}\n', 1)
     file = tmp_path / "plan.json"
@@ -106,7 +133,7 @@ def test_what_is_in_progress_is_cancelled(cluster: KafkaliteCluster, admin: Admi
     finally:
         cluster.restart(target)
     # Kafka's order, too: the targets that stay are the first ones.
-    assert replicas(admin)[0] == (2, 1)
+    wait_for_replicas(cluster, lambda found: found[0] == (2, 1))
 
 
 def test_a_plan_that_is_none(cluster: KafkaliteCluster, tmp_path: Path) -> None:
@@ -142,7 +169,7 @@ def test_partitions_moved_by_kafkas_tool(
         return str(java_tools.run(*tool, "--verify", *named).stdout)
 
     wait_until(lambda: verified().count("is completed.") == 4, "Kafka's tool to find all moved")
-    assert {broker for each in replicas(admin) for broker in each} == {3, 4}
+    wait_for_replicas(cluster, lambda found: {broker for each in found for broker in each} == {3, 4})
     assert "No partition reassignments found." in java_tools.run(*tool, "--list").stdout
     cancelled = java_tools.run(*tool, "--cancel", *named).stdout
     assert "None of the specified partition moves are active." in cancelled

@@ -13,9 +13,9 @@ from spark_kafkalite import Admin, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
-from tests.interop.broker.test_metrics import METRICS, scraped_anew, value
+from tests.interop.broker.test_metrics import METRICS, scraped, scraped_anew, value
 from tests.interop.support.java_tools import JavaTools
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 from tests.pool.forking import run_command
 
 TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
@@ -23,11 +23,13 @@ RATES = tuple(f"{role}.replication.throttled.rate" for role in ("leader", "follo
 LISTS = tuple(f"{role}.replication.throttled.replicas" for role in ("leader", "follower"))
 # Each value is a batch, and one of them passes in eleven seconds at the lowest rates. So all of them take ten minutes.
 VALUES, VALUE_BYTES = 60, 20_000
+# No broker dies here, and one that stands still for a while stays in sync.
+PATIENT = {"zookeeper.session.timeout.ms": 30_000}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaliteCluster]:
-    with KafkaliteCluster(tmp_path_factory.mktemp("throttled"), size=3, overrides=METRICS) as cluster:
+    with KafkaliteCluster(tmp_path_factory.mktemp("throttled"), size=3, overrides={**METRICS, **PATIENT}) as cluster:
         yield cluster
 
 
@@ -44,7 +46,7 @@ def made(
     admin.create_topics([NewTopic(topic, assignments=assignments, configs=settings)])
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for number in range(VALUES * len(assignments)):
-            producer.send(topic, b"x" * VALUE_BYTES, partition=number % len(assignments)).result(30)
+            producer.send(topic, b"x" * VALUE_BYTES, partition=number % len(assignments)).result(PATIENCE_S)
     return topic
 
 
@@ -68,6 +70,14 @@ def settings(admin: Admin, topic: str) -> tuple[set[str | None], set[str | None]
     return {found[name].value for name in LISTS}, rates
 
 
+def wait_for_settings(admin: Admin, topic: str, lists: set[str], rates: set[str]) -> None:
+    """Wait until whichever broker is asked has heard of what another one was told."""
+    wait_until(
+        lambda: settings(admin, topic) == (lists, rates),
+        lambda: f"{lists} and {rates}; there are {settings(admin, topic)}",
+    )
+
+
 @pytest.mark.kafka
 def test_kafkas_tool_throttles_changes_the_rate_and_takes_it_back(
     cluster: KafkaliteCluster, admin: Admin, java_tools: JavaTools, tmp_path: Path
@@ -80,7 +90,7 @@ def test_kafkas_tool_throttles_changes_the_rate_and_takes_it_back(
     named = ("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", str(file))
     executed = java_tools.run(TOOL, *named, "--execute", "--throttle", "1").stdout
     assert "The inter-broker throttle limit was set to 1 B/s" in executed
-    assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"1"})
+    wait_for_settings(admin, topic, {"0:1,1:2", "0:3,1:3"}, {"1"})
     # What is not listed moves from the same leader to the same follower, and has more bytes.
     wanted = {TopicPartition(other, 0): [3]}
     assert admin.alter_partition_reassignments(wanted) == dict.fromkeys(wanted)
@@ -90,7 +100,11 @@ def test_kafkas_tool_throttles_changes_the_rate_and_takes_it_back(
     metrics = scraped_anew(cluster.broker(1))
     assert value(metrics, "kafka_server_replicamanager_reassigningpartitions") == 1
     assert value(metrics, "kafkalite_throttled_replication_rate", role="leader") == 1
-    assert 0 < value(metrics, "kafka_server_leaderreplication_byte_rate") < VALUE_BYTES
+    # Between two batches there may be a moment without any.
+    wait_until(
+        lambda: 0 < value(scraped(cluster.broker(1)), "kafka_server_leaderreplication_byte_rate") < VALUE_BYTES,
+        "a batch to pass",
+    )
     copied = value(metrics, "kafkalite_throttled_replication_bytes", role="leader")
     # The other topic's bytes moved, too, but not under the throttle.
     assert 0 < copied < VALUES * VALUE_BYTES / 2
@@ -105,13 +119,13 @@ def test_kafkas_tool_throttles_changes_the_rate_and_takes_it_back(
     verified = java_tools.run(TOOL, *named, "--verify").stdout
     assert verified.count("is completed.") == 2 and "Clearing broker-level throttles on brokers 1,2,3" in verified
     assert f"Clearing topic-level throttles on topic {topic}" in verified
-    assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
+    wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})
     # A cancellation takes the throttle back, too.
     moves[0]["replicas"] = [1]
     file.write_text(json.dumps({"version": 1, "partitions": moves[:1]}))
     java_tools.run(TOOL, *named, "--execute", "--throttle", "1")
     java_tools.run(TOOL, *named, "--cancel")
-    assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
+    wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})
     assert not admin.list_partition_reassignments()
 
 
@@ -128,7 +142,7 @@ def test_a_follower_that_copies_everything_again_is_throttled(
     # In-sync replicas are not held up: all producers are answered.
     with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
         for _ in range(10):
-            producer.send(topic, b"x" * VALUE_BYTES, partition=0).result(30)
+            producer.send(topic, b"x" * VALUE_BYTES, partition=0).result(PATIENCE_S)
     assert isr(admin, topic) == {1, 2}
     cluster.stop(2)
     wait_until(lambda: isr(admin, topic) == isr(admin, topic, 1) == {1}, "the follower to leave")
@@ -161,7 +175,7 @@ def test_the_heal_of_a_damaged_replica_is_throttled(cluster: KafkaliteCluster, a
     assert isr(admin, topic) == {1}
     # In-sync replicas are not held up while it heals.
     with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
-        producer.send(topic, b"x", partition=0).result(30)
+        producer.send(topic, b"x", partition=0).result(PATIENCE_S)
     metrics = scraped_anew(cluster.broker(2))
     assert 0 < value(metrics, "kafkalite_throttled_replication_bytes", role="follower") < VALUES * VALUE_BYTES / 2
     # No reassignment has given this broker anything.
@@ -188,16 +202,16 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
 
     planned = reassign("--plan", "--throttle", "10")
     assert "kafkalite: at 10 B/s to and from each broker this takes at least 3 d\n" in planned
-    assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
+    wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})
     begun = reassign("--execute", "--throttle", "1")
     assert "kafkalite: the throttle is set to 1 B/s; --verify removes it" in begun
-    assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"1"})
+    wait_for_settings(admin, topic, {"0:1,1:2", "0:3,1:3"}, {"1"})
     reassign("--verify", code=1)
     shown = run_command("cluster", "status", "--bootstrap-server", cluster.bootstrap).stdout
     assert "Reassignments in progress: 2, " in shown and f"  {topic}-0: from 1 to 3, " in shown
     assert "Throttles: broker 1 1 B/s, broker 2 1 B/s, broker 3 1 B/s\n" in shown
     assert "If broker 2 fails: " in shown
-    assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"1"})
+    wait_for_settings(admin, topic, {"0:1,1:2", "0:3,1:3"}, {"1"})
     waited = reassign("--execute", "--throttle", "100000000", "--wait")
     assert "kafkalite: 2 were in progress, and go on\n" in waited
     assert waited.endswith(
@@ -205,14 +219,14 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
         f"kafkalite: the throttle of topic {topic} is removed\n"
         "kafkalite: the throttle of broker 1, 2, 3 is removed\n"
     )
-    assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
+    wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})
     assert "removed" not in reassign("--verify")
     # A cancellation removes it, too, unless it is to stay.
     moves[0]["replicas"], moves[1]["replicas"] = [1], [2]
     file.write_text(json.dumps({"version": 1, "partitions": moves}))
     reassign("--execute", "--throttle", "1")
     reassign("--cancel", "--preserve-throttles")
-    assert settings(admin, topic)[1] == {"1"}
+    wait_until(lambda: settings(admin, topic)[1] == {"1"}, "the rates to stay")
     # What was left over also holds for a plan that sets no throttle, and the command says so.
     begun = reassign("--execute")
     assert (
@@ -227,7 +241,7 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
     file.write_text(json.dumps({"version": 1, "partitions": moves}))
     assert "throttle" not in reassign("--execute")
     assert "is removed" in reassign("--cancel")
-    assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
+    wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})
 
 
 def test_a_second_plan_keeps_the_first_one_throttled(cluster: KafkaliteCluster, admin: Admin, tmp_path: Path) -> None:
@@ -242,14 +256,14 @@ def test_a_second_plan_keeps_the_first_one_throttled(cluster: KafkaliteCluster, 
         assert done.returncode == 0, done.stderr + done.stdout
 
     reassign("--execute", "--throttle", "1", partition=0)
-    assert settings(admin, topic)[0] == {"0:1", "0:3"}
+    wait_until(lambda: settings(admin, topic)[0] == {"0:1", "0:3"}, "the first plan's lists")
     reassign("--execute", "--throttle", "2", partition=1)
-    assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"2"})
+    wait_for_settings(admin, topic, {"0:1,1:2", "0:3,1:3"}, {"2"})
     assert len(admin.list_partition_reassignments()) == 2
     reassign("--cancel", partition=0)
-    assert settings(admin, topic) == ({"0:1,1:2", "0:3,1:3"}, {"2"})
+    wait_for_settings(admin, topic, {"0:1,1:2", "0:3,1:3"}, {"2"})
     reassign("--cancel", partition=1)
-    assert settings(admin, topic) == ({""}, {str(2**63 - 1)})
+    wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})
 
 
 def test_verify_removes_the_rates_of_a_plan_whose_topic_was_deleted(
@@ -271,7 +285,7 @@ def test_verify_removes_the_rates_of_a_plan_whose_topic_was_deleted(
         return done.stdout + done.stderr
 
     reassign("--execute", "--throttle", "1", partitions=moves[:1], code=0)
-    assert settings(admin, kept)[1] == {str(2**63 - 1), "1"}
+    wait_until(lambda: settings(admin, kept)[1] == {str(2**63 - 1), "1"}, "the rates of two brokers")
     admin.delete_topics([topic])
     wait_until(lambda: not admin.list_partition_reassignments(), "the move to end with its topic")
     verified = reassign("--verify", partitions=moves, code=1)
@@ -279,4 +293,4 @@ def test_verify_removes_the_rates_of_a_plan_whose_topic_was_deleted(
         assert f"There is no active reassignment of partition {key}, and no such partition.\n" in verified
     assert f"Reassignment of partition {kept}-0 is completed.\n" in verified
     assert "kafkalite: the throttle of broker 1, 3 is removed\n" in verified
-    assert settings(admin, kept)[1] == {str(2**63 - 1)}
+    wait_until(lambda: settings(admin, kept)[1] == {str(2**63 - 1)}, "the rates to go")
