@@ -16,13 +16,15 @@ PATIENCE_S: Final = 60.0
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], what: str | Callable[[], str], *, poll_s: float = 0.01) -> T:
+def wait_until(
+    condition: Callable[[], T], what: str | Callable[[], str], *, poll_s: float = 0.01, patience_s: float = PATIENCE_S
+) -> T:
     """Return the first true result of ``condition``.
 
-    A condition that raises AssertionError does not hold yet. After PATIENCE_S this raises AssertionError: it names
+    A condition that raises AssertionError does not hold yet. After ``patience_s`` this raises AssertionError: it names
     ``what`` was waited for (a function is called then, and may add what there is) and the last result.
     """
-    waiting = _Waiting(what)
+    waiting = _Waiting(what, patience_s)
     while not waiting.has_come(condition):
         time.sleep(poll_s)
     return waiting.result  # type: ignore[return-value]
@@ -37,9 +39,10 @@ async def wait_until_async(condition: Callable[[], T], what: str | Callable[[], 
 
 
 class _Waiting:
-    def __init__(self, what: str | Callable[[], str]) -> None:
+    def __init__(self, what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> None:
         self._what = what
-        self._until_s = time.monotonic() + PATIENCE_S
+        self._patience_s = patience_s
+        self._until_s = time.monotonic() + patience_s
         self.result: object = None
 
     def has_come(self, condition: Callable[[], object]) -> bool:
@@ -51,5 +54,5 @@ class _Waiting:
             self.result = not_yet
         if time.monotonic() > self._until_s:
             what = self._what() if callable(self._what) else self._what
-            raise AssertionError(f"not in {PATIENCE_S:.0f} s: {what}; the last result: {self.result!r}")
+            raise AssertionError(f"not in {self._patience_s:.0f} s: {what}; the last result: {self.result!r}")
         return False

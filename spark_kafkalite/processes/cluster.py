@@ -56,6 +56,7 @@ class _ServerProcess(ABC):
         self._environment = dict(environment or {})
         self._process: ChildProcess | None = None
         self._starts = 0
+        self.start_timeout_s = START_TIMEOUT_S
         self.start_seconds = 0.0
 
     @property
@@ -81,7 +82,7 @@ class _ServerProcess(ABC):
     def start(self) -> Self:
         """Start it and return when it serves; ``start_seconds`` is then how long that took.
 
-        Raises ChildFailed, with the end of its output, when it ends or stays silent for START_TIMEOUT_S.
+        Raises ChildFailed, with the end of its output, when it ends or stays silent for ``start_timeout_s``.
         """
         if self.running:
             raise ChildFailed(f"the {self._what} on {self.address} is already running (pid {self.pid})")
@@ -110,7 +111,7 @@ class _ServerProcess(ABC):
         try:
             process.wait_until(
                 lambda: _READY_LINE.search(process.stdout_text()) is not None,
-                START_TIMEOUT_S,
+                self.start_timeout_s,
                 "reporting that it is ready",
             )
         except ChildFailed:

@@ -22,7 +22,7 @@ from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.zookeeper import open_zookeeper
 from tests.chaos.broker_program import NO_BUG, conditions_of
-from tests.chaos.clients.client import Place
+from tests.chaos.clients.client import HARD_END_S, Place
 from tests.chaos.final_logs import complaints_of, leftovers_of, logs_of
 from tests.chaos.history import Complaint, Ephemeral, Health, HistoryWriter, Leftover, State
 from tests.chaos.lines import REGISTRY, ForwardedLines, Lines
@@ -30,7 +30,6 @@ from tests.chaos.played_cluster import mend_processes
 from tests.chaos.power import Images
 from tests.crash.loop_disk import Disks
 from tests.paths import PROJECT
-from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 
 SIZE: Final = 3
@@ -120,7 +119,7 @@ class ChaosCluster:
 
     def leader_of(self, place: Place, partition: int = 0) -> int:
         """Return who leads a partition; wait for one."""
-        return self.cluster.wait_for_leader(place.topic, partition, timeout_s=PATIENCE_S)
+        return self.cluster.wait_for_leader(place.topic, partition, timeout_s=HARD_END_S)
 
     def follower_of(self, place: Place, partition: int = 0) -> int:
         """Return a follower that is in sync."""
@@ -137,7 +136,7 @@ class ChaosCluster:
         self.lines.heal()
         mend_processes(self.brokers)
 
-    def wait_in_sync(self, place: Place, timeout_s: float = PATIENCE_S) -> None:
+    def wait_in_sync(self, place: Place, timeout_s: float = HARD_END_S) -> None:
         self.cluster.wait_in_sync(place.topic, timeout_s=timeout_s)
 
     def note_states(self, place: Place) -> None:
@@ -171,7 +170,7 @@ class ChaosCluster:
     def _children(self, path: str) -> list[str]:
         store = open_zookeeper(self.cluster.registry.connect)
         try:
-            found: list[str] = store.children(path).result(PATIENCE_S)
+            found: list[str] = store.children(path).result(HARD_END_S)
             return found
         finally:
             store.close()
@@ -244,7 +243,7 @@ class ChaosCluster:
                 "replica.lag.time.max.ms": int(LAG_TIME_S * 1000),
                 "zookeeper.session.timeout.ms": int(SESSION_S * 1000),
                 # A start on a busy host, where all that is said to the registry passes through this process.
-                "zookeeper.connection.timeout.ms": int(PATIENCE_S * 1000),
+                "zookeeper.connection.timeout.ms": int(HARD_END_S * 1000),
                 **self._overrides,
             }
             self.cluster = KafkaliteCluster(
@@ -256,6 +255,9 @@ class ChaosCluster:
                 command_prefix_of={number: (*self.lines.prefix(number), *program) for number in brokers},
                 registry=self._registry(environment),
             )
+            for broker in self.brokers.values():
+                # One that was killed reads a part of its gigabytes first.
+                broker.start_timeout_s = HARD_END_S
             undo.enter_context(self.cluster)
             undo.callback(self.lines.heal)
             self._undo = undo.pop_all()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.processes.child_process import ChildFailed
-from tests.chaos.clients.client import Place
+from tests.chaos.clients.client import HARD_END_S, Place
 from tests.chaos.clients.producers import compile_java_producer
 from tests.chaos.history import Complaint, HistoryWriter, Leftover
 from tests.chaos.judge import judge_files
@@ -31,7 +31,6 @@ from tests.chaos.report import line_of, update_report
 from tests.chaos.rows import MORE_ROWS, ROWS, Row, Stage
 from tests.chaos.workload import RunFailed, Workload, make_topic
 from tests.network import hosts
-from tests.patience import PATIENCE_S
 from tests.seeds import SEED
 
 logger = logging.getLogger(__name__)
@@ -172,7 +171,7 @@ def _come_to_rest(cluster: PlayedCluster, place: Place, workload: Workload) -> N
     """Wait until every ISR has been full for some seconds, and the leaders have said so: on a busy host they hear of it
     late. After a silence TCP sends again ever more seldom: a follower may leave the ISR when its line has long been
     mended. That they do not come back is for the judge to say."""
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + HARD_END_S
     steady_since = time.monotonic()
     while (now := time.monotonic()) < steady_since + _STEADY_S and now < until:
         if not all(_is_at_rest(cluster, place, workload, at) for at in range(place.partitions)):

@@ -14,7 +14,7 @@ from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.files.small_files import topic_id_text
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
-from tests.chaos.clients.client import ChaosClient, Place
+from tests.chaos.clients.client import HARD_END_S, ChaosClient, Place
 from tests.chaos.clients.observers import BrokerObserver, OffsetObserver, TopicMaker
 from tests.chaos.clients.producers import ChaosProducer, ConfluentProducer, JavaProducer, OurProducer
 from tests.chaos.clients.readers import (
@@ -30,14 +30,13 @@ from tests.chaos.clients.registry_readers import RegistryOffsetObserver, StreamR
 from tests.chaos.clients.spark_stream import SparkStream
 from tests.chaos.history import HistoryWriter, Topic
 from tests.interop.support.raw_client import RawClient
-from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 
 PARTITIONS: Final = 6
 # Records a second of each producer. All clients are one process: a slow machine has to keep up with it.
 _RATE: Final = 60.0 if SOAK else 20.0
-# Spark takes its time.
-_READERS_START_S: Final = 120.0
+# A JVM may take longer than what is waited for otherwise; if it has ended, nobody waits.
+_START_S: Final = max(120.0, HARD_END_S)
 _POLL_S: Final = 0.05
 # ConsumerGroupHeartbeat.
 _NEWER_GROUPS_KEY: Final = 68
@@ -60,7 +59,7 @@ def make_topic(
     """Make the topic that a workload works on, and note it."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topics([NewTopic(name, PARTITIONS, replicas, dict(configs or {}))])
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + HARD_END_S
         while True:
             # Whichever broker is asked may not have heard of it yet.
             try:
@@ -145,7 +144,7 @@ class Workload:
         """Start all clients, and return when each producer has acknowledgements and each poller records."""
         for client in self.clients:
             client.start()
-        self._wait(_READERS_START_S, self._not_at_work, "at work")
+        self._wait(_START_S, self._not_at_work, "at work")
 
     def wait_for_more(self, count: int) -> None:
         """Wait until each producer has so many acknowledgements more than now."""
@@ -173,7 +172,7 @@ class Workload:
             self.check()
             return [f"{who} lacks {count}" for who, count in missing().items() if count > 0]
 
-        self._wait(PATIENCE_S, lacking, "acknowledged")
+        self._wait(HARD_END_S, lacking, "acknowledged")
 
     def finish(self) -> None:
         """Stop the producers, let the readers read to the end, and stop everybody. Raises RunFailed."""
@@ -189,7 +188,7 @@ class Workload:
             poller.join()
         # That one of them does not is for the judge to say.
         with contextlib.suppress(RunFailed):
-            self._wait(PATIENCE_S, lambda: self._groups_not_at(ends), "at the end")
+            self._wait(HARD_END_S, lambda: self._groups_not_at(ends), "at the end")
         for client in (*self.readers, *self.others):
             client.stop()
         for client in (*self.readers, *self.others):
@@ -227,7 +226,7 @@ class Workload:
 
     def _ends(self) -> dict[int, int]:
         partitions = [(self.place.topic, partition) for partition in range(self.place.partitions)]
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + HARD_END_S
         with Consumer(bootstrap_servers=self.place.bootstrap) as consumer:
             while True:
                 try:

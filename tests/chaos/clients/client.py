@@ -10,10 +10,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from tests.chaos.history import At, Client, Failure, HistoryWriter
+from tests.patience import PATIENCE_S
+from tests.seeds import SOAK
 
 REQUEST_TIMEOUT_MS = 3_000
 DELIVERY_TIMEOUT_MS = 60_000
-_STOP_TIMEOUT_S = 90.0
+# Ends a run that hangs. The soak moves gigabytes on hosts that do a lot else: a wait there ends earlier only when what
+# it waits for has died.
+HARD_END_S = 900.0 if SOAK else PATIENCE_S
+# A poller that is not shown the end gives up by itself after HARD_END_S.
+_STOP_TIMEOUT_S = HARD_END_S + 30
 
 
 @dataclass(frozen=True)

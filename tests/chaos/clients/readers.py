@@ -13,10 +13,9 @@ import confluent_kafka
 from spark_kafkalite import Consumer, Record
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.model import TopicPartition
-from tests.chaos.clients.client import REQUEST_TIMEOUT_MS, ChaosClient, Place
+from tests.chaos.clients.client import HARD_END_S, REQUEST_TIMEOUT_MS, ChaosClient, Place
 from tests.chaos.history import OK, UNKNOWN, Assigned, Client, Commit, Poll, Seek
 from tests.chaos.values import name_of
-from tests.patience import PATIENCE_S
 
 _POLL_S = 0.2
 _COMMIT_TIMEOUT_MS = 10_000
@@ -43,9 +42,9 @@ class ChaosReader(ChaosClient):
         self._patience_ends = 0.0
 
     def may_end_at(self, ends: Mapping[int, int]) -> None:
-        """Have it end when it has read to these offsets (by partition), or has not for a long time."""
+        """Have it end when it has read to these offsets (by partition), or was shown nothing for a long time."""
         self._ends = ends
-        self._patience_ends = time.monotonic() + PATIENCE_S
+        self._patience_ends = time.monotonic() + HARD_END_S
         self._draining.set()
 
     @property
@@ -65,6 +64,8 @@ class ChaosReader(ChaosClient):
             by_partition[partition].append((offset, name_of(payload)))
             self.positions[partition] = offset + 1
         ended = time.monotonic()
+        if by_partition:
+            self._patience_ends = ended + HARD_END_S
         self.place.history.note(
             *(
                 Poll(

@@ -14,15 +14,14 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.registry import consumer_nodes
 from spark_kafkalite.registry.store import NoNode, SessionState, Store
 from spark_kafkalite.registry.zookeeper import open_zookeeper
-from tests.chaos.clients.client import REQUEST_TIMEOUT_MS, ChaosClient, Place
+from tests.chaos.clients.client import HARD_END_S, REQUEST_TIMEOUT_MS, ChaosClient, Place
 from tests.chaos.clients.readers import ChaosReader, Row
 from tests.chaos.history import Assigned, Client, Committed
-from tests.patience import PATIENCE_S
 
 _TURN_S = 0.2
 _SESSION_MS = 6_000
 # The registry answers by way of the process in which all clients are.
-_CONNECT_MS = int(PATIENCE_S * 1000)
+_CONNECT_MS = int(HARD_END_S * 1000)
 _PAUSE_S = 0.5
 _ANSWER_S = 10.0
 # Nobody counts the generations of such a group: each is one of its own.
@@ -62,7 +61,7 @@ class StreamReader(ChaosReader):
             socket_timeout_ms=REQUEST_TIMEOUT_MS,
             rebalance_backoff_ms=500,
             # The registry and this process share the processor with all others.
-            rebalance_max_retries=int(2 * PATIENCE_S),
+            rebalance_max_retries=int(2 * HARD_END_S),
         ) as connector:
             topic = self.place.topic
             (stream,) = connector.create_message_streams({topic: 1})[topic]

@@ -12,6 +12,7 @@ from typing import Any, Final
 from spark_kafkalite import Admin
 from spark_kafkalite.errors import KafkaliteError, UnknownTopicOrPartition
 from tests.chaos.broker_program import DISK_FULL
+from tests.chaos.clients.client import HARD_END_S
 from tests.chaos.history import Topic
 from tests.chaos.lines import REGISTRY
 from tests.chaos.our_cluster import SESSION_S
@@ -245,7 +246,8 @@ def mix_moves_and_faults(stage: Stage) -> None:
     mover.topics.append(topic)
     topic_id = stage.make_topic(topic, _PARTITIONS, {"segment.bytes": str(64 << 20)})
     mover.load(topic, topic_id, _PARTITIONS, _MANY_BYTES)
-    with stage.fault("moves and faults", isr_within_s=30, resumes_within_s=30, acks_at_least=100):
+    # That everything comes back is asked for, and not when: bytes are copied as fast as the host can.
+    with stage.fault("moves and faults", isr_within_s=HARD_END_S, resumes_within_s=HARD_END_S, acks_at_least=100):
         move_at = 0.0
 
         def move(now: float) -> None:

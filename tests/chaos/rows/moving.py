@@ -13,15 +13,18 @@ from spark_kafkalite.client.produce.delivery import RecordMetadata
 from spark_kafkalite.errors import KafkaError, KafkaliteError, NoReassignmentInProgress
 from spark_kafkalite.processes.child_process import ChildFailed
 from spark_kafkalite.registry.znodes import TopicAssignment
+from tests.chaos.clients.client import HARD_END_S
 from tests.chaos.history import OK, UNKNOWN, Client, Leftover, Send
 from tests.chaos.rows.stage import Stage
 from tests.chaos.values import BALLAST, BALLAST_BYTES, payload_of
 from tests.chaos.workload import RunFailed
+from tests.seeds import SOAK
 
 Replicas = dict[int, tuple[int, ...]]
 _ASK_TIMEOUT_MS: Final = 10_000
-# Less than a copy makes in the time for which a row waits, and more than the workload's own records.
-_PROGRESS_BYTES: Final = 16 << 20
+_HARD_END_MS: Final = int(HARD_END_S * 1000)
+# Less than a copy makes in the time for which a row waits, and more than the workload's own records in that time.
+_PROGRESS_BYTES: Final = (128 << 20) if SOAK else (16 << 20)
 
 
 class Mover:
@@ -58,7 +61,9 @@ class Mover:
 
             return told
 
-        with Producer(bootstrap_servers=place.bootstrap) as producer:
+        with Producer(
+            bootstrap_servers=place.bootstrap, delivery_timeout_ms=_HARD_END_MS, max_block_ms=_HARD_END_MS
+        ) as producer:
             for number in numbers:
                 payload = payload_of(f"{who}-{number}")
                 producer.send(topic, payload, partition=number % partitions, on_delivery=noting(number))

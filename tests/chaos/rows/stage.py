@@ -11,18 +11,19 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from spark_kafkalite import Admin
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.errors import InvalidReplicationFactor, KafkaliteError
+from spark_kafkalite.errors import InvalidReplicationFactor, KafkaliteError, RegistryError
 from spark_kafkalite.log.files.small_files import topic_id_text
 from spark_kafkalite.processes.child_process import ChildFailed
 from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.chaos.clients.client import REQUEST_TIMEOUT_MS, Place
+from tests.chaos.clients.client import HARD_END_S, REQUEST_TIMEOUT_MS, Place
 from tests.chaos.history import FAIL, OK, UNKNOWN, Client, Fault, Measure, Send, Topic
 from tests.chaos.our_cluster import LAG_TIME_S, SESSION_S, SIZE, ChaosCluster, DisksOfBroker
 from tests.chaos.values import payload_of
@@ -121,9 +122,18 @@ class Stage:
         self.place.history.note(Measure(name=name, begun=begun, ended=time.monotonic(), within_s=within_s))
 
     def wait_until(self, what: str, condition: Callable[[], object]) -> None:
-        """Wait for something that a row needs to go on. Raises RunFailed."""
+        """Wait for something that a row needs to go on. Raises RunFailed, at once when a client has died."""
+
+        def has_come() -> object:
+            if self.workload is not None:
+                self.workload.check()
+            # What the registry does not answer on a busy host is asked again.
+            with contextlib.suppress(RegistryError, NotInTime):
+                return condition()
+            return False
+
         try:
-            wait_until(condition, what, poll_s=_POLL_S)
+            wait_until(has_come, what, poll_s=_POLL_S, patience_s=HARD_END_S)
         except AssertionError as error:
             raise RunFailed(str(error)) from error
 
