@@ -23,6 +23,8 @@ LONGEST_SETTINGS: Final = 256 * 1024
 # Most topics have the settings of some other one: what is kept of different ones, and their characters.
 _MOST_KNOWN: Final = 1000
 _MOST_KNOWN_CHARACTERS: Final = 64 * LONGEST_SETTINGS
+# So many names of topics with wrong settings are kept at least before deleted ones are looked for.
+_FEWEST_SWEPT: Final = 64
 
 
 class TopicSettings:
@@ -31,8 +33,9 @@ class TopicSettings:
     def __init__(self, settings: DynamicConfig, view: ClusterView) -> None:
         self._settings = settings
         self._view = view
-        # What was found wrong with topics' settings in the registry.
+        # What was found wrong with topics' settings in the registry, and when the names of deleted topics go next.
         self._reported: dict[str, list[str]] = {}
+        self._swept_at = _FEWEST_SWEPT
         # Under these defaults: what overrides come to, and what is wrong with them.
         self._defaults: Mapping[str, object] | None = None
         self._in_force: dict[frozenset[tuple[str, str]], tuple[TopicConfig, list[str]]] = {}
@@ -50,9 +53,17 @@ class TopicSettings:
         # Once, though each of its partitions asks.
         if problems and self._reported.get(name) != problems:
             self._reported[name] = problems
+            self._sweep()
             for problem in problems:
                 logger.warning("ignoring a setting of topic %s in the registry: %s", name, problem)
         return config
+
+    def _sweep(self) -> None:
+        """Forget deleted topics whenever as many names have come as were left."""
+        if len(self._reported) >= self._swept_at:
+            topics = self._view.state.topics
+            self._reported = {name: problems for name, problems in self._reported.items() if name in topics}
+            self._swept_at = max(2 * len(self._reported), _FEWEST_SWEPT)
 
     def allows_unclean_election(self, name: str) -> bool:
         """Return whether a replica that was not in sync may lead where the partition would have no leader."""

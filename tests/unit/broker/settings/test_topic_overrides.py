@@ -53,3 +53,18 @@ def test_what_is_kept_of_settings_is_bounded_by_its_length(
         assert settings.config_of("t").leader_replication_throttled_replicas
         kept.append(len(settings._in_force))
     assert kept == [1, 2, 3, 1, 2]
+
+
+def test_the_names_of_deleted_topics_with_wrong_settings_are_forgotten(
+    topics: dict[str, Any], settings: TopicSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = SimpleNamespace(config={"retention.ms": "soon"})
+    topics["stays"] = wrong
+    for number in range(1000):
+        name = f"t-{number}"
+        topics[name] = wrong
+        settings.config_of("stays")
+        settings.config_of(name)
+        del topics[name]
+    assert len(settings._reported) <= topic_overrides._FEWEST_SWEPT
+    assert sum("topic stays " in record.getMessage() for record in caplog.records) == 1
