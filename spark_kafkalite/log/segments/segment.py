@@ -325,8 +325,10 @@ class Segment:
     def cut_to_readable(self, offset: int) -> None:
         """Cut the file, in a thread, where the batch of ``offset`` begins, or before it where nothing can be read any
         more. The indexes are not used: they are rebuilt."""
+        # A file that is gone is an empty one from here on: what comes next is appended to it.
+        file = self.files.open(self.log_path, create=True)
         position, _, _ = self._readable_end(offset)
-        self.files.open(self.log_path, create=True).truncate(position)
+        file.truncate(position)
         self.size_bytes = position
         self.rebuild_indexes("it is cut where it could not be read")
 
@@ -334,7 +336,8 @@ class Segment:
         """Check, in a thread, that all batches below ``offset`` that the file has can be walked to. Raises
         CorruptMessage."""
         position, next_offset, error = self._readable_end(offset)
-        if error is not None and not isinstance(error, SegmentCut) and next_offset != offset:
+        # What a file lacks at its end, or as a whole, hides nothing.
+        if error is not None and not isinstance(error, (SegmentCut, FileNotFoundError)) and next_offset != offset:
             raise CorruptMessage(
                 f"{self.log_path} cannot be read from position {position}, offset {next_offset}, to offset {offset}"
             ) from error
@@ -344,7 +347,6 @@ class Segment:
         after the other, and what has failed there, if anything."""
         position, next_offset = 0, self.base_offset
         failed: Exception | None = None
-        self.files.open(self.log_path, create=True)
         # A read fails as a whole for one bad sector in it, so what is before that is read batch by batch.
         for read_bytes in (_WALK_BYTES, HEADER_BYTES):
             try:

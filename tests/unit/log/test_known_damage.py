@@ -315,6 +315,22 @@ def test_what_is_known_is_known_by_the_next_run(log: PartitionLog, open_log: Log
     assert open_log().damaged_ranges == ((0, 70),), "a damaged file says that something is damaged"
 
 
+def test_a_check_of_where_to_cut_makes_no_file(log: PartitionLog, fs: MemoryFs) -> None:
+    segment = second(log)
+    third = list(log.segments)[2]
+    segment.file.pwrite(b"\xff" * HEADER_BYTES, segment.size_bytes // 2)
+    log.segments.forget_files()
+    fs.unlink(third.log_path)
+    for offset in (30, 50):
+        with pytest.raises(KafkaStorageError):
+            read(log, offset)
+    start = log.damaged_ranges[-1][0]
+    log.local.check_cut(start)
+    assert not fs.exists(third.log_path), "the cut may not come, and the file would hide that one is missing"
+    truncate_to(log, start)
+    assert (log.log_end_offset, len(log.damaged_ranges)) == (start, 1)
+
+
 @pytest.mark.parametrize("harm", ["cut", "gone", "header"])
 def test_cut_back_to_the_damage_and_copied_again_it_is_whole(log: PartitionLog, fs: MemoryFs, harm: str) -> None:
     segment = second(log)
