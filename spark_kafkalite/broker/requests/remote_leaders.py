@@ -27,7 +27,12 @@ _LONGEST_PAUSE_S: Final = 0.2
 # How long an answer waits for leaders that are registered.
 LONGEST_WAIT_S: Final = 5.0
 # Of each topic it waits for the partitions below this number.
-AWAITED_PARTITIONS: Final = 1000
+_AWAITED_PARTITIONS: Final = 1000
+
+
+def is_awaited(partition: int) -> bool:
+    """Whether the answer to who creates a topic waits until this partition is served."""
+    return partition < _AWAITED_PARTITIONS
 
 
 async def wait_until_served(
@@ -48,7 +53,7 @@ async def wait_until_served(
             topic = view.state.topics.get(name)
             if topic is not None and topic.topic_id == topic_id:
                 for number, state in topic.partitions.items():
-                    if state.leader != broker_id and number < AWAITED_PARTITIONS:
+                    if state.leader != broker_id and is_awaited(number):
                         by_leader[state.leader].add(name)
         waiting = await asyncio.gather(
             *(_not_led(view, peers, leader, names, left, until_s - loop.time()) for leader, names in by_leader.items())
@@ -80,11 +85,7 @@ async def _not_led(
         if known is None or topic.error_code:
             continue
         shown = {each.partition_index for each in topic.partitions if each.leader_id == leader and not each.error_code}
-        wanted = {
-            number
-            for number, state in known.partitions.items()
-            if state.leader == leader and number < AWAITED_PARTITIONS
-        }
+        wanted = {number for number, state in known.partitions.items() if state.leader == leader and is_awaited(number)}
         if wanted <= shown:
             served.add(topic.name)
     return names - served

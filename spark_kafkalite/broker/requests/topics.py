@@ -21,11 +21,7 @@ from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.coming_partitions import Coming, ComingPartitions, Short
 from spark_kafkalite.broker.requests.controller_link import ControllerLink
-from spark_kafkalite.broker.requests.remote_leaders import (
-    AWAITED_PARTITIONS,
-    LONGEST_WAIT_S,
-    wait_until_served,
-)
+from spark_kafkalite.broker.requests.remote_leaders import LONGEST_WAIT_S, is_awaited, wait_until_served
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.settings.dynamic_config import DynamicConfig
 from spark_kafkalite.broker.settings.topic_overrides import TopicSettings
@@ -210,9 +206,7 @@ class TopicAdmin:
         )
         leaderless = {key.topic for key in await self._left(self._replicas.has_leader, partitions, until_s)}
         led = [
-            (key, topic_id)
-            for key, topic_id in partitions
-            if key.partition < AWAITED_PARTITIONS and key.topic not in leaderless
+            (key, topic_id) for key, topic_id in partitions if is_awaited(key.partition) and key.topic not in leaderless
         ]
         await self._left(self._replicas.serves, led, served_until_s)
         rest = {name: assignment.topic_id for name, assignment in created.items() if name not in leaderless}
