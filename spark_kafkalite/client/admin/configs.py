@@ -1,12 +1,13 @@
 """Administration of settings: of topics, of one broker, and of all brokers by default.
 
-Every call is about one of the three, named by ``topic``, ``broker_id`` or ``all_brokers``. A broker's own settings are
+Every call is about one of the three, named by ``topic``, ``broker_id`` or ``all_brokers``, but for two that are about
+many topics. A broker's own settings are
 asked of, and altered at, that broker; with ``loggers`` it is the levels of that broker's loggers that are meant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
@@ -47,6 +48,8 @@ _OPERATIONS: Final = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 
 # Topics whose settings are asked for in one request.
 _TOPICS_AT_ONCE: Final = 500
+# Topics that are changed in one request: each is a write to the registry, and the answer comes after the last one.
+_CHANGED_AT_ONCE: Final = 100
 
 AlterOperation = Literal["set", "delete", "append", "subtract"]
 
@@ -149,7 +152,7 @@ class ConfigAdmin(AdminRequests):
         )
 
         def ask(deadline: Deadline) -> dict[str, ConfigEntry]:
-            result = self._ask_about(resource, ApiKey.DESCRIBE_CONFIGS, request, deadline).results[0]
+            result = self._ask_about(resource.broker_id, ApiKey.DESCRIBE_CONFIGS, request, deadline).results[0]
             if result.error_code:
                 raise refusal(
                     ApiKey.DESCRIBE_CONFIGS,
@@ -200,24 +203,19 @@ class ConfigAdmin(AdminRequests):
         InvalidRequest (42) for a broker's, also for one that cannot change while it runs, and for changing one twice.
         """
         resource = _Resource.of(topic, broker_id, all_brokers, loggers)
-        message = incremental_alter_configs.IncrementalAlterConfigsRequest(
-            resources=[
-                incremental_alter_configs.AlterConfigsResource(
-                    resource_type=resource.kind,
-                    resource_name=resource.name,
-                    configs=[
-                        incremental_alter_configs.AlterableConfig(
-                            name=each.name,
-                            config_operation=_operation_number(each),
-                            value=None if each.operation == "delete" else each.value,
-                        )
-                        for each in changes
-                    ],
-                )
-            ],
-            validate_only=validate_only,
-        )
-        self._alter(resource, ApiKey.INCREMENTAL_ALTER_CONFIGS, message, timeout_ms)
+        self._alter_each(resource.broker_id, {resource: tuple(changes)}, validate_only, timeout_ms)
+
+    def alter_topic_settings(
+        self, changes: Mapping[str, Iterable[ConfigChange]], *, timeout_ms: int | None = None
+    ) -> None:
+        """Change single settings of many topics, of each all or none; a hundred topics share a request.
+
+        Raises what :meth:`incremental_alter_configs` raises, for the first topic that is refused. Then others may have
+        been changed.
+        """
+        wanted = [(_Resource.of(topic, None, False), tuple(of_topic)) for topic, of_topic in changes.items()]
+        for first in range(0, len(wanted), _CHANGED_AT_ONCE):
+            self._alter_each(None, dict(wanted[first : first + _CHANGED_AT_ONCE]), False, timeout_ms)
 
     def alter_configs(
         self,
@@ -244,29 +242,57 @@ class ConfigAdmin(AdminRequests):
             ],
             validate_only=validate_only,
         )
-        self._alter(resource, ApiKey.ALTER_CONFIGS, message, timeout_ms)
+        self._alter(resource.broker_id, ApiKey.ALTER_CONFIGS, message, timeout_ms)
 
-    def _alter(self, resource: _Resource, api_key: int, message: Any, timeout_ms: int | None) -> None:
-        def ask(deadline: Deadline) -> None:
-            result = self._ask_about(resource, api_key, message, deadline).responses[0]
-            if result.error_code:
-                raise refusal(
-                    api_key,
-                    result.error_code,
-                    f"cannot alter the settings of {resource}: {result.error_message or 'refused'}",
+    def _alter_each(
+        self,
+        broker_id: int | None,
+        changes: Mapping[_Resource, Sequence[ConfigChange]],
+        validate_only: bool,
+        timeout_ms: int | None,
+    ) -> None:
+        message = incremental_alter_configs.IncrementalAlterConfigsRequest(
+            resources=[
+                incremental_alter_configs.AlterConfigsResource(
+                    resource_type=resource.kind,
+                    resource_name=resource.name,
+                    configs=[
+                        incremental_alter_configs.AlterableConfig(
+                            name=each.name,
+                            config_operation=_operation_number(each),
+                            value=None if each.operation == "delete" else each.value,
+                        )
+                        for each in of_resource
+                    ],
                 )
+                for resource, of_resource in changes.items()
+            ],
+            validate_only=validate_only,
+        )
+        self._alter(broker_id, ApiKey.INCREMENTAL_ALTER_CONFIGS, message, timeout_ms)
+
+    def _alter(self, broker_id: int | None, api_key: int, message: Any, timeout_ms: int | None) -> None:
+        def ask(deadline: Deadline) -> None:
+            for result in self._ask_about(broker_id, api_key, message, deadline).responses:
+                if result.error_code:
+                    resource = _Resource(result.resource_type, result.resource_name, broker_id)
+                    raise refusal(
+                        api_key,
+                        result.error_code,
+                        f"cannot alter the settings of {resource}: {result.error_message or 'refused'}",
+                    )
 
         deadline = self._deadline(timeout_ms)
         self._retried(partial(ask, deadline), deadline)
 
-    def _ask_about(self, resource: _Resource, api_key: int, message: Any, deadline: Deadline) -> Any:
-        if resource.broker_id is None:
+    def _ask_about(self, broker_id: int | None, api_key: int, message: Any, deadline: Deadline) -> Any:
+        if broker_id is None:
             return self._cluster.request_any(api_key, message, deadline)
         snapshot = self._cluster.refresh([], deadline)
-        if resource.broker_id not in snapshot.nodes:
+        if broker_id not in snapshot.nodes:
             # Final, unlike a broker that does not answer: its number may as well be a slip.
-            raise BrokerNotAvailable(not_live(resource.broker_id, snapshot))
-        return self._cluster.request_to(resource.broker_id, api_key, message, deadline)
+            raise BrokerNotAvailable(not_live(broker_id, snapshot))
+        return self._cluster.request_to(broker_id, api_key, message, deadline)
 
 
 def _operation_number(change: ConfigChange) -> int:

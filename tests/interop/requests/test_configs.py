@@ -25,7 +25,14 @@ from confluent_kafka.admin import (
 
 from spark_kafkalite import Admin, Consumer, Producer
 from spark_kafkalite.client.admin.admin import ConfigChange
-from spark_kafkalite.errors import BrokerNotAvailable, InvalidConfig, InvalidRequest, KafkaError, MessageTooLarge
+from spark_kafkalite.errors import (
+    BrokerNotAvailable,
+    InvalidConfig,
+    InvalidRequest,
+    KafkaError,
+    MessageTooLarge,
+    UnknownTopicOrPartition,
+)
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.wire.messages.alter_configs import AlterableConfig as LegacyConfig
@@ -235,6 +242,18 @@ def test_each_resource_has_its_own_outcome(broker: BrokerProcess, admin: Admin) 
             ]  # fmt: skip
     assert admin.describe_configs(topic=first)["flush.ms"].value == "5"
     assert admin.describe_configs(topic=second)["flush.ms"].is_default
+
+
+def test_settings_of_many_topics_are_changed_together(admin: Admin) -> None:
+    first, second = made(admin, "together-1"), made(admin, "together-2", flush_ms="77")
+    admin.alter_topic_settings({first: set_to("flush.ms", "5"), second: [ConfigChange("flush.ms", "delete")]})
+    found = admin.describe_topic_settings([first, second], ["flush.ms"])
+    assert found[first]["flush.ms"].value == "5" and found[second]["flush.ms"].is_default
+    with pytest.raises(UnknownTopicOrPartition, match="cannot alter the settings of topic not-there: "):
+        admin.alter_topic_settings({"not-there": set_to("flush.ms", "6"), second: set_to("flush.ms", "6")})
+    # The others are changed all the same.
+    assert admin.describe_configs(topic=second)["flush.ms"].value == "6"
+    admin.alter_topic_settings({})
 
 
 def test_precedence_and_that_a_default_never_undoes_an_override(admin: Admin) -> None:
