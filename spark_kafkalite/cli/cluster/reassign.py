@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from spark_kafkalite.cli.cluster.reassignment_json import plan_text, read_plan
-from spark_kafkalite.cli.cluster.reassignment_plans import drained, spread, with_factor
+from spark_kafkalite.cli.cluster.reassignment_plans import check_live, drained, spread, with_factor
 from spark_kafkalite.cli.cluster.reassignment_room import (
     busiest_bytes,
     check_rooms,
@@ -142,6 +142,9 @@ def reassign(
                 named = drained(current, racks, drain)
                 if not named and drain not in racks:
                     said(f"no broker {drain} is live, and no partition has a replica on it; live: {_numbers(racks)}")
+                    if action == "plan":
+                        # An empty plan, which --execute takes and does nothing.
+                        click.echo(plan_text({}))
                     return 0
             elif factor is not None:
                 _check_topics(topics, current)
@@ -203,15 +206,17 @@ def _plan(admin: Admin, plan: Plan, current: Plan, throttle: int | None) -> int:
 
 
 def _check(admin: Admin, changed: Plan, current: Plan, throttle: int | None) -> None:
-    """Show what is copied, to where, and for how long. Raises NoPlan if there is too little room."""
+    """Show what is copied, to where, and for how long. Raises NoPlan if a broker is not live or has too little room."""
+    origins = {key: each.origin for key, each in admin.list_partition_reassignments(changed).items()}
+    check_live(changed, {**current, **origins}, {node.node_id for node in admin.describe_cluster().brokers})
     logs = admin.describe_log_dirs()
     found = rooms(admin, changed, current, logs)
     for each in found:
         said(each.text())
     moved = sum(set(replicas) != set(current[key]) for key, replicas in changed.items())
     said(
-        f"{moved} partitions change their brokers, {len(changed) - moved} only the order of their replicas; "
-        f"{shown_bytes(sum(each.copied_bytes for each in found))} are copied"
+        f"partitions that change their brokers: {moved}, only the order of their replicas: {len(changed) - moved}; "
+        f"to copy: {shown_bytes(sum(each.copied_bytes for each in found))}"
     )
     if throttle is not None and found:
         seconds = busiest_bytes(changed, current, sizes_of(logs)) / throttle
@@ -234,7 +239,10 @@ def _execute(
     begun = {key: replicas for key, replicas in plan.items() if key in changed or key in moving}
     if throttle is not None:
         set_throttle(admin, begun, throttle)
-        said(f"the throttle is set to {shown_bytes(throttle)}/s; --verify removes it when all partitions have moved")
+        said(
+            f"the throttle is set to {shown_bytes(throttle)}/s; --verify and --wait remove it when all partitions have "
+            "moved"
+        )
     else:
         tell_throttle_from_before(admin, begun, moving)
     outcomes = admin.alter_partition_reassignments(changed) if changed else {}
@@ -243,7 +251,8 @@ def _execute(
         said(f"{key} is not moved: {error}")
     begun = {key: replicas for key, replicas in begun.items() if key not in refused}
     if changed:
-        said(f"{len(changed) - len(refused)} reassignments have begun")
+        how = "" if wait_s is not None else "; kafkalite cluster status shows how far they are"
+        said(f"{len(changed) - len(refused)} reassignments have begun{how}")
     if moving.keys() - changed.keys():
         said(f"{len(moving.keys() - changed.keys())} were in progress, and go on")
     before = {key: moving[key].origin if key in moving else current[key] for key in begun}
@@ -311,11 +320,13 @@ class _MoveProgress:
             sizes = self._sizes.get(key, {})
             total += max(sizes.values(), default=0) * len(brokers)
             copied += sum(sizes.get(each, 0) for each in brokers)
+        dead = targets - live
+        waits = f"; broker {_numbers(dead)} is to get replicas, and is not live" if dead else ""
         rate = 0.0 if before_s is None else max(copied - self._copied, 0) / max(now_s - before_s, 0.001)
         about = f", about {shown_time(max(total - copied, 0) / rate)} left" if rate > 0 else ""
         said(
             f"{len(left)} of {len(self._coming)} partitions move; {shown_bytes(copied)} of {shown_bytes(total)} "
-            f"copied, {shown_bytes(rate)}/s{about}"
+            f"copied, {shown_bytes(rate)}/s{about}{waits}"
         )
         self._shown_s, self._copied = now_s, copied
 

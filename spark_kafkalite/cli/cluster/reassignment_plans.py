@@ -24,6 +24,25 @@ class NoPlan(click.ClickException):
     """There is no such plan for this cluster."""
 
 
+def check_live(plan: Mapping[TopicPartition, Sequence[int]], origins: Assignment, live: Collection[int]) -> None:
+    """Raise NoPlan if partitions are to come to brokers that are not live, which the controller refuses.
+
+    ``origins`` are the replicas without those that reassignments are adding.
+    """
+    absent: dict[int, list[TopicPartition]] = {}
+    for key in sorted(plan):
+        for broker in plan[key]:
+            if broker not in live and broker not in origins[key]:
+                absent.setdefault(broker, []).append(key)
+    if absent:
+        named = "; ".join(
+            f"broker {broker}, which is to get {keys[0]}" + (f" and {len(keys) - 1} more" if len(keys) > 1 else "")
+            for broker, keys in sorted(absent.items())
+        )
+        numbers = ", ".join(map(str, sorted(live)))
+        raise NoPlan(f"not live: {named}. Start it, or name another; live are {numbers}. Nothing has been changed")
+
+
 def drained(assignment: Assignment, racks: Racks, broker: int) -> dict[TopicPartition, Brokers]:
     """Return the plan after which a broker has no replica. Raises NoPlan where too few other brokers live."""
     others = {each: rack for each, rack in racks.items() if each != broker}
@@ -53,7 +72,11 @@ def with_factor(
     first, then the last ones: the preferred leader stays.
     """
     if factor > len(racks):
-        raise NoPlan(f"{factor} replicas need as many live brokers; there are {len(racks)}")
+        live = ", ".join(map(str, sorted(racks)))
+        raise NoPlan(
+            f"{factor} replicas need as many live brokers; there are {len(racks)} ({live}): start more, or give a "
+            "smaller --replication-factor"
+        )
     loads = _loads(assignment, racks)
     plan: dict[TopicPartition, Brokers] = {}
     for key in sorted(each for each in assignment if each.topic in topics):
@@ -65,8 +88,8 @@ def with_factor(
             loads[gone] -= 1
         while len(replicas) < factor:
             chosen = _best(loads, racks, replicas)
-            if chosen is None:
-                raise NoPlan(f"{key}: there are too few live brokers for {factor} replicas; start {replicas}, or fewer")
+            # There are at least as many live brokers as replicas are wanted.
+            assert chosen is not None
             loads[chosen] += 1
             replicas.append(chosen)
         if tuple(replicas) != assignment[key]:

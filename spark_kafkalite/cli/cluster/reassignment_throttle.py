@@ -96,12 +96,13 @@ def set_throttle(admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], rat
         admin.incremental_alter_configs([ConfigChange(name, "set", str(rate)) for name in RATES], broker_id=broker)
     for broker in sorted(found.brokers - live):
         said(f"broker {broker} is not live and gets no throttle; give the same command again when it is back")
+    changes = {}
     for topic, lists in found.lists.items():
         values = [list_value(each) for each in lists]
         if _ALL in values:
             said(f"so many partitions of topic {topic} move that the throttle holds for all its replicas")
-        changes = [ConfigChange(name, "set", value) for name, value in zip(LISTS, values, strict=True)]
-        admin.incremental_alter_configs(changes, topic=topic)
+        changes[topic] = [ConfigChange(name, "set", value) for name, value in zip(LISTS, values, strict=True)]
+    admin.alter_topic_settings(changes)
 
 
 def rates_of(admin: Admin, brokers: Collection[int]) -> dict[int, tuple[int, int]]:
@@ -169,12 +170,11 @@ def remove_throttles(admin: Admin, topics: Collection[str]) -> bool:
 
     moving = {key.topic for key in admin.list_partition_reassignments()}
     ended = sorted(set(topics) - moving)
-    removed = []
+    removed = {}
     for topic, entries in admin.describe_topic_settings(ended, LISTS).items():
-        names = [name for name, entry in entries.items() if name in LISTS and entry.value]
-        if names:
-            admin.incremental_alter_configs([ConfigChange(name, "delete") for name in names], topic=topic)
-            removed.append(topic)
+        if names := [name for name, entry in entries.items() if name in LISTS and entry.value]:
+            removed[topic] = [ConfigChange(name, "delete") for name in names]
+    admin.alter_topic_settings(removed)
     if removed:
         said(f"the throttle of topic {', '.join(removed)} is removed")
     return _remove_rates(admin, has_moves=bool(moving), had_throttle=bool(removed))

@@ -119,6 +119,8 @@ def test_replicas_are_spread_and_topics_get_more_of_them(
     assert unknown.stderr == (
         "kafkalite: no broker 40 is live, and no partition has a replica on it; live: 1, 2, 3, 4\n"
     )
+    file.write_text(unknown.stdout)
+    assert "nothing to do" in run(cluster, "reassign", "--execute", "--file", str(file)).stderr
 
 
 def test_what_is_in_progress_is_cancelled(cluster: KafkaliteCluster, admin: Admin) -> None:

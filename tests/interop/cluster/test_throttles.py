@@ -200,6 +200,17 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
         assert done.returncode == code, done.stderr + done.stdout
         return done.stderr
 
+    # A plan that the controller would refuse changes nothing, not even a throttle.
+    moves[1]["replicas"] = [3, 9]
+    file.write_text(json.dumps({"version": 1, "partitions": moves}))
+    for action in (("--plan",), ("--execute", "--throttle", "1")):
+        assert reassign(*action, code=1).endswith(
+            f"not live: broker 9, which is to get {topic}-1. Start it, or name another; live are 1, 2, 3. Nothing has "
+            "been changed\n"
+        )
+    wait_for_settings(admin, topic, ({""}, {str(2**63 - 1)}))
+    moves[1]["replicas"] = [3]
+    file.write_text(json.dumps({"version": 1, "partitions": moves}))
     planned = reassign("--plan", "--throttle", "10")
     assert "kafkalite: at 10 B/s to and from each broker this takes at least 3 d\n" in planned
     wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})

@@ -89,6 +89,12 @@ def test_only_topics_that_still_move_are_asked_for(capsys: pytest.CaptureFixture
     assert "1 of 2 partitions move; 100 B of 200 B copied" in said
 
 
+def test_a_target_that_is_not_live_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = {T0: (3,)}
+    assert reassign._wait(cast(Admin, Scripted([T0], ())), plan, {T0: (1,)}, 1_000.0)
+    assert "0 B/s; broker 3 is to get replicas, and is not live\n" in capsys.readouterr().err
+
+
 def test_it_ends_when_the_time_is_over_or_asking_is_of_no_use(capsys: pytest.CaptureFixture[str]) -> None:
     assert not waited(Scripted([T0]), 0.0)
     assert capsys.readouterr().err == "kafkalite: 1 of 2 partitions have not moved after 0 s; they go on\n"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from spark_kafkalite.cli.cluster.reassignment_room import busiest_bytes, shown_time
-from spark_kafkalite.cli.cluster.reassignment_throttle import held, list_value, throttled
+from spark_kafkalite.cli.cluster.reassignment_throttle import LISTS, held, list_value, set_throttle, throttled
+from spark_kafkalite.client.admin.configs import ConfigAdmin
 from spark_kafkalite.model import UNLIMITED_RATE, TopicPartition
 from spark_kafkalite.wire.primitives import MAX_STRING_BYTES
 
@@ -53,3 +57,33 @@ def test_the_busiest_broker_decides_how_long_it_takes() -> None:
 )
 def test_times_are_shown_in_one_unit(seconds: float, text: str) -> None:
     assert shown_time(seconds) == text
+
+
+class _Throttling(ConfigAdmin):
+    """An administrator of topics on broker 1; ``requests`` has the topics that each request changes."""
+
+    def __init__(self, topics: int) -> None:
+        self.plan = {TopicPartition(f"t-{number}", 0): (2,) for number in range(topics)}
+        self.requests: list[list[str]] = []
+
+    def list_partition_reassignments(self) -> dict[TopicPartition, Any]:
+        return {}
+
+    def describe_topics(self, names: set[str]) -> dict[str, Any]:
+        return {name: SimpleNamespace(partitions=[SimpleNamespace(partition=0, replicas=[1])]) for name in names}
+
+    def describe_cluster(self) -> Any:
+        return SimpleNamespace(brokers=())
+
+    def _alter(self, broker_id: int | None, api_key: int, message: Any, timeout_ms: int | None) -> None:
+        assert broker_id is None
+        for each in message.resources:
+            assert [setting.name for setting in each.configs] == list(LISTS)
+        self.requests.append([each.resource_name for each in message.resources])
+
+
+def test_topics_share_the_requests_that_throttle_them() -> None:
+    admin: Any = _Throttling(250)
+    set_throttle(admin, admin.plan, 1_000)
+    assert [len(each) for each in admin.requests] == [100, 100, 50]
+    assert sorted(name for each in admin.requests for name in each) == sorted(key.topic for key in admin.plan)
