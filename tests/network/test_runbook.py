@@ -92,7 +92,7 @@ def test_three_hosts_are_run_by_the_page(hosts: list[Host]) -> None:
     assert replicas_of(first, 2)
 
     replace_a_disk(third)
-    run_a_second_broker(first)
+    run_a_second_broker(three)
     read = first.run(f"kafkalite consume --topic events --from-beginning --max-messages {RECORDS} 2>/dev/null")
     assert sorted(map(int, read.split())) == list(range(1, RECORDS + 1))
 
@@ -136,12 +136,10 @@ def replace_a_disk(host: Host) -> None:
     assert list(disk.glob("events-*"))
 
 
-def run_a_second_broker(host: Host) -> None:
-    (block,) = blocks_of("Several brokers on a host")
-    (copy, *rest) = [command for command, _ in block]
-    host.run(copy)
-    file = host.path("/etc/kafkalite/broker-2.properties")
-    file.write_text(file.read_text().replace("broker.id=2", "broker.id=11"))
-    for command in rest:
-        host.run(command)
-    wait_until(lambda: shown(host.run("kafkalite cluster status")) == "1 2 3 11", "the second broker", poll_s=1)
+def run_a_second_broker(three: list[Host]) -> None:
+    (((rack, _),), block) = blocks_of("Several brokers on a host")
+    (restart, _) = blocks_of("A rolling restart")
+    for each in three:
+        each.run(rack.replace("host-1", each.name))
+        follow(restart, each)
+    follow(block, three[0], live="1 2 3 11")

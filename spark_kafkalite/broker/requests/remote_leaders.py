@@ -31,7 +31,7 @@ _AWAITED_PARTITIONS: Final = 1000
 
 
 def is_awaited(partition: int) -> bool:
-    """Whether the answer to who creates a topic waits until this partition is served."""
+    """Whether the answer to the creation of a topic waits until this partition is served."""
     return partition < _AWAITED_PARTITIONS
 
 

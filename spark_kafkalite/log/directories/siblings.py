@@ -80,5 +80,6 @@ def how_to_go_on(directory_id: str) -> str:
     """Return what can be done about a directory that is missing."""
     return (
         "mount it, or name it in log.dirs, and start the broker again; if it is lost for good, start once with "
-        f"log.dirs.lost={directory_id}: its partitions then begin again, empty"
+        f"log.dirs.lost={directory_id}: its partitions are then copied from other brokers; one without other replicas "
+        "begins again, empty"
     )
