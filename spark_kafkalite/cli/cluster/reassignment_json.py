@@ -31,7 +31,9 @@ def read_plan(text: str, where: str) -> dict[TopicPartition, tuple[int, ...]]:
                 raise ValueError(f"{key} is named twice")
             found[key] = replicas
     except (ValueError, RecursionError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        why: object = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        if isinstance(error, json.JSONDecodeError):
+            why = f"it is not JSON ({error})"
         raise click.BadParameter(f"{where} is no plan of a reassignment: {why}") from None
     return found
 
