@@ -5,7 +5,8 @@ empty disk. One topic has the bytes that move, on one broker alone: they go from
 throttle, and back with one. Meanwhile the cluster is under full load: a process sends batches of 100 KB to three
 partitions of three replicas, each led by another broker, as fast as they are answered with acks=all. What is timed is a
 record of another producer with acks=all, one at a time. The control is the same under the same load while nothing
-moves. The rate is the bytes that moved, divided by the time until the last partition has ended its move.
+moves. The rate is the bytes that moved, divided by the time until the last partition has ended its move. The throttle
+is at most half of the rate of the move without one: what the host cannot copy, no throttle can keep.
 
     python -m bench.throttled_moves --gb 20                  # both, and the moves among kills
     python -m bench.throttled_moves --gb 20 --part ours      # or kafka, or killed (see bench.killed_moves)
@@ -59,9 +60,10 @@ _CONTROL: Final = "while nothing moves"
 _IN_FLIGHT: Final = 4
 _WARM_S: Final = 20.0
 _CONTROL_S: Final = 20.0
-# How long a throttled move is to take, unless its rate is given or would be higher than this.
+# How long a throttled move is to take at least, unless its rate is given or would be higher than one of these.
 _THROTTLED_S: Final = 120.0
 _MOST_RATE: Final = 100_000_000
+_OF_FREE_RATE: Final = 0.5
 _LOOK_S: Final = 0.25
 _TIMEOUT_S: Final = 3_600.0
 # What the load writes goes soon.
@@ -70,12 +72,14 @@ _KEPT: Final = {"retention.bytes": str(128 << 20), "segment.bytes": str(64 << 20
 
 @dataclass
 class Figures:
-    """What was measured of one cluster. Times in ms, rates in bytes a second, the load in MB/s."""
+    """What was measured of one cluster. Times in ms, rates in bytes a second (``rate`` is the throttle), the load in
+    MB/s."""
 
     alone_ms: list[float] = field(default_factory=list)
     free_ms: float = 0.0
     throttled_ms: float = 0.0
     free_rate: float = 0.0
+    rate: int = 0
     throttled_rate: float = 0.0
     loads: dict[str, float] = field(default_factory=dict)
     longest_ms: dict[str, float] = field(default_factory=dict)
@@ -145,8 +149,8 @@ class _Moving:
         self._size = size
         self.figures = Figures()
 
-    def measure(self, rate: int) -> Figures:
-        """Move everything to broker 3, and back at a rate."""
+    def measure(self, rate: int | None) -> Figures:
+        """Move everything to broker 3, and back at a rate, by default at one that the host can keep."""
         admin, figures, size = self._admin, self.figures, count_of(self._size) * PARTITIONS * 1_000_000
         make_moved(admin, self._addresses[1], 1, self._size)
         admin.create_topics(
@@ -161,7 +165,8 @@ class _Moving:
             figures.free_ms, seconds = self._moved(load, 1, 3, None)
             figures.free_rate = size / seconds
             figures.alone_ms.append(self._p99(load, "alone again", _for(_CONTROL_S)))
-            figures.throttled_ms, seconds = self._moved(load, 3, 1, rate)
+            figures.rate = rate or _rate_of(size, figures.free_rate)
+            figures.throttled_ms, seconds = self._moved(load, 3, 1, figures.rate)
             figures.throttled_rate = size / seconds
         return figures
 
@@ -208,7 +213,7 @@ def _for(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() < until_s
 
 
-def _ours(size: int, rate: int) -> Figures:
+def _ours(size: int, rate: int | None) -> Figures:
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="kafkalite-bench-")))
         check_room(directory, size)
@@ -220,7 +225,7 @@ def _ours(size: int, rate: int) -> Figures:
         ).measure(rate)
 
 
-def _peers(size: int, rate: int) -> Figures:
+def _peers(size: int, rate: int | None) -> Figures:
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="kafkalite-bench-")))
         check_room(directory, size)
@@ -243,16 +248,16 @@ def _peers(size: int, rate: int) -> Figures:
 def rows(quick: bool) -> Iterator[Row]:
     """Measure both clusters, one after the other."""
     size = int(float(os.environ.get("KAFKALITE_BENCH_MOVE_GB", "0.2" if quick else "0.5")) * 1e9)
-    rate = _rate_of(size)
-    ours = _ours(size, rate)
-    yield from _rows(size, rate, ours, _peers(size, rate))
+    ours = _ours(size, None)
+    yield from _rows(size, ours, _peers(size, ours.rate))
 
 
-def _rate_of(size: int) -> int:
-    return min(int(size / _THROTTLED_S), _MOST_RATE)
+def _rate_of(size: int, free_rate: float) -> int:
+    return int(min(size / _THROTTLED_S, _MOST_RATE, _OF_FREE_RATE * free_rate))
 
 
-def _rows(size: int, rate: int, ours: Figures, peer: Figures | None) -> Iterator[Row]:
+def _rows(size: int, ours: Figures, peer: Figures | None) -> Iterator[Row]:
+    rate = ours.rate
     moves = f"{size / 1e9:g} GB move under full load"
     figures = (ours,) if peer is None else (ours, peer)
     notes = "; ".join(f"{name}: {each.note()}" for name, each in zip(("ours", "peer"), figures, strict=False))
@@ -279,22 +284,26 @@ def main(arguments: Sequence[str]) -> int:
     """Measure the parts that were asked for, and print their figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.throttled_moves", description="Move a topic under load.")
     parser.add_argument("--gb", type=float, default=0.5, help="gigabytes that move (0.5)")
-    parser.add_argument("--rate", type=float, help="MB/s of the throttle; by default such that it takes two minutes")
+    parser.add_argument(
+        "--rate", type=float, help="MB/s of the throttle; by default such that it takes two minutes or more"
+    )
     parser.add_argument("--part", action="append", choices=("ours", "kafka", "killed"), help="all when none is named")
     parser.add_argument("--seed", type=int, default=1, help="of the moments and brokers of the kills (1)")
     options = parser.parse_args(arguments)
     parts, size = options.part or ["ours", "kafka", "killed"], int(options.gb * 1e9)
-    rate = int(options.rate * 1e6) if options.rate else _rate_of(size)
+    rate = int(options.rate * 1e6) if options.rate else None
     found = {}
     for part, measure in (("ours", _ours), ("kafka", _peers)):
         if part in parts:
             found[part] = measure(size, rate)
+            # Both have the same.
+            rate = found[part].rate
             print(f"{part}: {found[part]}", flush=True)
     if "ours" in found:
-        for row in _rows(size, rate, found["ours"], found.get("kafka")):
+        for row in _rows(size, found["ours"], found.get("kafka")):
             print(line_of(row), flush=True)
     elif "kafka" in found:
-        for row in _rows(size, rate, found["kafka"], None):
+        for row in _rows(size, found["kafka"], None):
             print(f"Apache Kafka's: {line_of(row)}", flush=True)
     if "killed" in parts:
         print(killed_moves.play(size, options.seed), flush=True)
