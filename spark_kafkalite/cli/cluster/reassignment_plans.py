@@ -24,7 +24,9 @@ class NoPlan(click.ClickException):
     """There is no such plan for this cluster."""
 
 
-def check_live(plan: Mapping[TopicPartition, Sequence[int]], origins: Assignment, live: Collection[int]) -> None:
+def check_live(
+    plan: Mapping[TopicPartition, Sequence[int]], origins: Mapping[TopicPartition, Sequence[int]], live: Collection[int]
+) -> None:
     """Raise NoPlan if partitions are to come to brokers that are not live, which the controller refuses.
 
     ``origins`` are the replicas without those that reassignments are adding.
