@@ -18,7 +18,7 @@ from tests.paths import PROJECT
 from tests.patience import wait_until
 from tests.upgrade.last_release import unpack
 
-pytestmark = [pytest.mark.root, pytest.mark.zookeeper, pytest.mark.soak]
+pytestmark = [pytest.mark.root, pytest.mark.zookeeper, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 RECORDS = 1_000
 Block = Sequence[tuple[str, str]]
