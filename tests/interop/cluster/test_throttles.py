@@ -208,7 +208,7 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
             f"not live: broker 9, which is to get {topic}-1. Start it, or name another; live are 1, 2, 3. Nothing has "
             "been changed\n"
         )
-    wait_for_settings(admin, topic, ({""}, {str(2**63 - 1)}))
+    wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})
     moves[1]["replicas"] = [3]
     file.write_text(json.dumps({"version": 1, "partitions": moves}))
     planned = reassign("--plan", "--throttle", "10")
