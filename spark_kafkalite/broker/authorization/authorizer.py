@@ -22,8 +22,10 @@ from spark_kafkalite.broker.authorization.acl_table import AclTable, AclVerdict,
 from spark_kafkalite.broker.authorization.authorizer_log import AuthorizerLog
 
 _DEBUG: Final = logging.DEBUG
-# What one session remembers, at most: some 500 bytes each.
+# What one session remembers, at most: some 500 bytes each. A longer name is decided again each time: no topic can have
+# it, and a client could fill the memory with names of 32 KiB that it makes up.
 _MOST_REMEMBERED: Final = 4096
+_LONGEST_REMEMBERED: Final = 255
 
 
 class Authorizer:
@@ -128,8 +130,6 @@ class SessionRights:
         if self._session.broker_id is not None:
             return True
         verdict = self._decided(operation, resource_type, name)
-        if verdict.allowed:
-            self._allowed.add((operation, resource_type, name))
         if not is_probe or verdict.allowed:
             authorizer.audit.write(self._principal, self._host, api_key, operation, resource_type, name, verdict)
         return verdict.allowed
@@ -148,7 +148,10 @@ class SessionRights:
                 verdict = authorizer.decide_any(self._principal, self._host, operation, resource_type)
             else:
                 verdict = authorizer.decide(self._principal, self._host, operation, resource_type, name)
-            self._known[key] = verdict
+            if name is None or len(name) <= _LONGEST_REMEMBERED:
+                self._known[key] = verdict
+                if verdict.allowed:
+                    self._allowed.add(key)
         return verdict
 
     def operations_on(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:

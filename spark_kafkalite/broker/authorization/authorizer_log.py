@@ -35,7 +35,7 @@ class AuthorizerLog:
         self.logger = logging.getLogger(AUDIT_LOGGER)
         self._monotonic_s = monotonic_s
         self._period_began_s = monotonic_s()
-        # Lines of this period by principal, type and name.
+        # Lines of this period by principal, type and the name as far as it is shown.
         self._counts: dict[tuple[str, ResourceType, str | None], int] = {}
         self._left_out = 0
         # Decisions against a client, by the resource's type and the operation.
@@ -64,7 +64,7 @@ class AuthorizerLog:
                 left_out, self._left_out = self._left_out, 0
                 self._period_began_s = now_s
                 self._counts.clear()
-            key = principal, resource_type, name
+            key = principal, resource_type, name and name[:_SHOWN_CHARS]
             count = self._counts.get(key, 0)
             if count >= _BURST or (not count and len(self._counts) >= _MOST_COUNTED):
                 self._left_out += 1

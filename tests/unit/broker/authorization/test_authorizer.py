@@ -67,6 +67,18 @@ def test_what_a_session_remembers_is_bounded() -> None:
     assert len(session.rights._known) <= 4096
 
 
+def test_names_that_a_client_makes_up_stay_no_longer_than_the_request() -> None:
+    authorizer = Authorizer()
+    authorizer.put(Resource(TOPIC, PatternType.PREFIXED, "mine"), [entry()])
+    session, log = session_of(authorizer), authorizer.audit
+    for number in range(20):
+        assert may(session, name=f"mine{number}" + "x" * 32_000)
+        assert not may(session, name=f"other{number}" + "x" * 32_000)
+    assert session.rights is not None
+    kept = [name for _, _, name in (*session.rights._known, *session.rights._allowed, *log._counts)]
+    assert all(name is None or len(name) <= 255 for name in kept)
+
+
 def test_a_client_that_authenticates_as_another_has_the_rights_of_that_one() -> None:
     authorizer = Authorizer()
     authorizer.put(T, [entry()])
