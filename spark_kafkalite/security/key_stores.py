@@ -23,6 +23,7 @@ from typing import Any, Final
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.security.jks import MAGIC as JKS_MAGIC
 from spark_kafkalite.security.jks import read_jks
+from spark_kafkalite.security.tokens import open_at_once
 from spark_kafkalite.version import install_command
 
 _LOG = logging.getLogger("spark_kafkalite.client")
@@ -144,14 +145,15 @@ def _refuse_pem_password(source: str, setting: str, password: str | None, remedy
 
 def _read(location: str, source: str) -> bytes:
     try:
-        with open(location, "rb") as file:
-            data = file.read(_MAX_STORE_BYTES + 1)
+        # A broker reads what a request names (AlterConfigs): a pipe must not stop its loop.
+        with open(location, "rb", opener=open_at_once) as file:
+            data = file.read(_MAX_STORE_BYTES + 1) or b""
     except OSError as error:
         raise ConfigError(f"{source}: cannot be read: {error.strerror}") from None
     except ValueError:  # a NUL in the name
         raise ConfigError(f"{source!r}: not the name of a file") from None
     if not data:
-        raise ConfigError(f"{source}: the file is empty")
+        raise ConfigError(f"{source}: the file is empty, or a pipe; name a file that holds the store")
     if len(data) > _MAX_STORE_BYTES:
         raise ConfigError(f"{source}: the file has more than {_MAX_STORE_BYTES} bytes, so it is no key or trust store")
     return data
