@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -25,9 +24,11 @@ from spark_kafkalite.acls import (
     ResourceType,
     problem_of,
 )
+from spark_kafkalite.addresses import plain_address
 from spark_kafkalite.cli.options import ActionGroup, bootstrap_option, client_settings, json_option, reachable_admin
 from spark_kafkalite.cli.output import print_json, print_table, said
 from spark_kafkalite.errors import SecurityDisabled
+from spark_kafkalite.model import MAX_TOPIC_NAME_LENGTH, topic_name_problem
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin
@@ -194,7 +195,7 @@ class _ChosenAcls:
                 for principal, host, permission in principals:
                     entry = AccessControlEntry(principal, host, Operation(operation), permission)
                     acl = Acl(Resource(resource_type, resource_pattern, name), entry)
-                    problem = problem_of(acl) or _host_problem(host)
+                    problem = problem_of(acl) or _topic_problem(acl.resource) or _host_problem(host)
                     if problem is not None:
                         raise click.UsageError(problem)
                     found.append(acl)
@@ -225,12 +226,26 @@ class _ChosenAcls:
         return self.operations_on(ResourceType(resource_type), filters=True)
 
 
+def _topic_problem(resource: Resource) -> str | None:
+    """Return why no topic can have this name or prefix: an ACL of it would allow or deny nothing."""
+    resource_type, pattern, name = resource
+    if resource_type is not ResourceType.TOPIC or (pattern is PatternType.LITERAL and name == WILDCARD):
+        return None
+    problem = topic_name_problem(f"{name}-" if pattern is PatternType.PREFIXED else name)
+    if problem is None:
+        return None
+    return (
+        f"no topic can have the name or prefix {name[:MAX_TOPIC_NAME_LENGTH]!r}: give --topic '*' for all topics, or a "
+        "prefix without '*' and --resource-pattern-type prefixed"
+    )
+
+
 def _host_problem(host: str) -> str | None:
     """Return why no client can have this host. Brokers compare it as text with the address of the client."""
     if host == WILDCARD:
         return None
     try:
-        usual = str(ipaddress.ip_address(host))
+        usual = plain_address(host)
     except ValueError:
         return f"the host {host!r} is neither an IP address nor '*'; ACLs have no ranges and no names of hosts"
     return None if usual == host else f"write the host {host!r} as {usual!r}, as brokers do"

@@ -122,6 +122,15 @@ def test_the_rights_of_roles(run: Run) -> None:
             ("add", "--allow-principal", "User:a", "--allow-host", "0:0:0:0:0:0:0:1", "--topic", "t"),
             "write the host '0:0:0:0:0:0:0:1' as '::1'",
         ),
+        (
+            ("add", "--deny-principal", "User:a", "--deny-host", "::ffff:10.0.0.1", "--topic", "t"),
+            "write the host '::ffff:10.0.0.1' as '10.0.0.1'",
+        ),
+        (("add", "--deny-principal", "User:a", "--topic", "ev*"), "no topic can have the name or prefix 'ev*'"),
+        (
+            ("add", "--deny-principal", "User:a", "--topic", "*", "--resource-pattern-type", "prefixed"),
+            "no topic can have the name or prefix '*'",
+        ),
         (("delete", "--force"), "name what to delete"),
     ],
 )
