@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -88,9 +89,12 @@ class SecretKeeper:
     async def check_accepted(self, peers: Peers, others: Iterable[BrokerInfo]) -> None:
         """Authenticate to another broker of the cluster.
 
-        Raises ConfigError if brokers refuse the secret and none accepts it. Brokers without an answer do not count.
+        Raises ConfigError if brokers refuse the secret and none accepts it. Brokers without an answer do not count. If
+        no handshake of TLS succeeds, a warning says why: the certificates of the others may have expired, and this
+        broker may be the first with a new one.
         """
         refusal: SaslAuthenticationFailed | None = None
+        tls_problem: KafkaliteError | None = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ANSWERS_S):
                 for other in others:
@@ -100,11 +104,20 @@ class SecretKeeper:
                     except SaslAuthenticationFailed as error:
                         refusal = error
                     except (KafkaliteError, TimeoutError) as error:
+                        cause = error.__cause__
+                        if isinstance(error, KafkaliteError) and isinstance(cause, OSError):
+                            tls_problem = error if cause.errno == errno.EPROTO else tls_problem
                         logger.debug("broker %d does not answer about the secret: %s", other.broker_id, error)
         if refusal is not None:
             raise ConfigError(
                 f"this broker does not start, because it has another cluster secret (from {self._source}) than the "
                 f"registered brokers: {refusal}"
+            )
+        if tls_problem is not None:
+            logger.warning(
+                "this broker can copy nothing from other brokers: %s; the certificate of each broker has to be from an "
+                "authority in the trust stores of all (ssl.keystore.location, ssl.truststore.location)",
+                tls_problem,
             )
 
     def stop(self) -> None:

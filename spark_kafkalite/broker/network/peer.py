@@ -262,6 +262,7 @@ class PeerConnection:
             error = self._unreachable(f"{did} within {timeout_s:.1f} s (replica.socket.timeout.ms)")
         except OSError as caught:
             error = self._unreachable(f"cannot be connected to: {caught.strerror or caught}")
+            error.__cause__ = caught
         except KafkaliteError as caught:
             error = caught
         except Exception:

@@ -89,6 +89,19 @@ def test_a_broker_that_others_would_not_trust_does_not_start_and_one_without_tls
     cluster.close()
 
 
+def test_a_broker_with_an_authority_of_its_own_says_that_it_reaches_no_other(tmp_path: Path) -> None:
+    cluster, _ = secured(tmp_path, "SSL")
+    stranger = Authority(tmp_path / "strange", "strange")
+    with cluster:
+        cluster.stop(3)
+        store = tmp_path / "broker-3.pem"
+        store.write_bytes(stranger.issue("broker-3", *LOOPBACK).pem_file().read_bytes())
+        broker = cluster.brokers[3]
+        broker.overrides["listener.name.inner.ssl.truststore.location"] = stranger.pem_file()
+        broker.start()
+        assert "can copy nothing from other brokers: broker " in broker.stderr_path.read_text()
+
+
 def test_a_cluster_gets_tls_between_its_brokers_one_after_the_other(tmp_path: Path) -> None:
     cluster, _ = secured(tmp_path, "SSL")
     settings = cluster._overrides
