@@ -90,7 +90,7 @@ class SecretKeeper:
         """Authenticate to another broker of the cluster.
 
         Raises ConfigError if brokers refuse the secret and none accepts it. Brokers without an answer do not count. If
-        no handshake of TLS succeeds, a warning says why: the certificates of the others may have expired, and this
+        no handshake of TLS succeeds, it logs a warning only: the certificates of the others may have expired, and this
         broker may be the first with a new one.
         """
         refusal: SaslAuthenticationFailed | None = None

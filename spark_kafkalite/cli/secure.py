@@ -54,8 +54,8 @@ def secured(directory: Path, path: Path | None, overrides: Mapping[str, object])
     if not fits:
         warn(
             f"user {USER!r} has another password than {made.password_file}, so the files for clients do not work; "
-            "write its password into that file and start the broker again; brokers of one cluster need the same "
-            "ca.pem, ca-key.pem and admin.password: copy those of the first one"
+            "write its password into that file and start the broker again. The other brokers of a cluster need copies "
+            "of ca.pem, ca-key.pem and admin.password of the first one"
         )
     return below
 
