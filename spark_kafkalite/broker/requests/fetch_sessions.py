@@ -29,7 +29,7 @@ from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.reader import Reader
 from spark_kafkalite.broker.replication.rules.in_sync import AsksFollowers
 from spark_kafkalite.broker.waiting.purgatory import DelayedOperation, WaitingList
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import MAX_TOPIC_NAME_LENGTH, TopicPartition
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.packed import FetchedPartition, FetchPartition, FetchRequest, Topic
 
@@ -347,7 +347,7 @@ class FetchSessions:
         """Open a session for a request that names all its partitions; None where there is no room."""
         is_of_client = fetch.replica_id < 0
         size = sum(len(asked) for _, asked in fetch.topics)
-        if not size or (is_of_client and not self._has_room(size, now_s, slots)):
+        if not size or (is_of_client and (_names_no_topic(fetch) or not self._has_room(size, now_s, slots))):
             return None
         session_id = 0
         while not session_id or session_id in self._clients:
@@ -393,8 +393,11 @@ class FetchSessions:
     def update(self, session: FetchSession, fetch: FetchRequest) -> Work[bool]:
         """Take up what the next request of a session adds, changes and forgets.
 
-        False where that makes it too large: then it is closed.
+        False where that makes it too large, or names what can be no topic: then it is closed.
         """
+        if session.is_of_client and _names_no_topic(fetch):
+            self.close(session)
+            return False
         before = session.counted
         yield from self._take_up(session, fetch)
         for topic, numbers in fetch.forgotten_topics:
@@ -436,3 +439,8 @@ class FetchSessions:
         session.partitions = {}
         session.news = {}
         session.held = {}
+
+
+def _names_no_topic(fetch: FetchRequest) -> bool:
+    """Whether a name is longer than any topic's: sessions would keep names of 32 KiB that a client makes up."""
+    return any(len(topic) > MAX_TOPIC_NAME_LENGTH for topic, _ in fetch.topics)

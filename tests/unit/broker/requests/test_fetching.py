@@ -894,6 +894,18 @@ class TestSessionsInAll:
         assert Connection(bed).fetch(request._replace(topics=asked(0, 1))).session_id
         assert sessions.partition_count == 5
 
+    def test_sessions_keep_no_name_that_no_topic_can_have(self, bed: Bed) -> None:
+        def asked(name: str) -> Any:
+            return [(name, [packed.FetchPartition(0, 0, 1)])]
+
+        connection, sessions = Connection(bed), bed.context.fetch_sessions
+        assert not connection.fetch(opening()._replace(topics=asked("x" * 250)), version=12).session_id
+        answer = connection.fetch(opening()._replace(topics=asked("x" * 249)), version=12)
+        assert answer.session_id and len(sessions) == 1
+        more = going_on(opening(), answer, 1, topics=asked("x" * 32_000))
+        assert connection.fetch(more, version=12).error_code == 70
+        assert (len(sessions), sessions.partition_count) == (0, 0)
+
     def test_a_partition_that_is_served_no_more_is_refused_at_once(self, bed: Bed) -> None:
         partition = bed.lead()
         bed.harness.append(partition, 3)
