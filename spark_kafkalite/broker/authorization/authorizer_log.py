@@ -1,7 +1,8 @@
 """The audit log: which principal was allowed or denied what, in Kafka's words, under Kafka's name for the logger.
 
-A denial is written at level INFO, at most a few times in ten seconds for the same principal and resource. What is left
-out is counted, and the next line has the count. What is allowed is written at level DEBUG, every time.
+A denial is written at level INFO, at most a few times in ten seconds for the same principal and resource, and for a
+bounded number of resources of each principal. What is left out is counted, and the next line has the count. What is
+allowed is written at level DEBUG, every time.
 
 Names come from clients: control characters are escaped, and long names are cut.
 Source: kafka.security.authorizer.AclAuthorizer.logAuditMessage.
@@ -24,6 +25,8 @@ _PERIOD_S: Final = 10.0
 _BURST: Final = 3
 # Principals and resources that are counted in one period; beyond them only the count of all is kept.
 _MOST_COUNTED: Final = 2000
+# Those of one principal: with names that it makes up, a client must not keep the denials of others out of the log.
+_MOST_OF_PRINCIPAL: Final = 200
 _SHOWN_CHARS: Final = 200
 
 
@@ -37,6 +40,8 @@ class AuthorizerLog:
         self._period_began_s = monotonic_s()
         # Lines of this period by principal, type and the name as far as it is shown.
         self._counts: dict[tuple[str, ResourceType, str | None], int] = {}
+        # How many of these keys each principal has.
+        self._of_principal: Counter[str] = Counter()
         self._left_out = 0
         # Decisions against a client, by the resource's type and the operation.
         self.denials: Counter[tuple[ResourceType, Operation]] = Counter()
@@ -64,11 +69,14 @@ class AuthorizerLog:
                 left_out, self._left_out = self._left_out, 0
                 self._period_began_s = now_s
                 self._counts.clear()
+                self._of_principal.clear()
             key = principal, resource_type, name and name[:_SHOWN_CHARS]
             count = self._counts.get(key, 0)
-            if count >= _BURST or (not count and len(self._counts) >= _MOST_COUNTED):
+            if count >= _BURST or (not count and self._is_full(principal)):
                 self._left_out += 1
                 return
+            if not count:
+                self._of_principal[principal] += 1
             self._counts[key] = count + 1
         self.logger.log(
             level,
@@ -82,6 +90,9 @@ class AuthorizerLog:
             _rule(verdict),
             f" ({left_out} more denials were not written)" if left_out else "",
         )
+
+    def _is_full(self, principal: str) -> bool:
+        return len(self._counts) >= _MOST_COUNTED or self._of_principal[principal] >= _MOST_OF_PRINCIPAL
 
 
 def _shown(text: str) -> str:
@@ -98,8 +109,8 @@ def _rule(verdict: AclVerdict) -> str:
     if verdict.by is not None:
         (resource_type, pattern_type, name), entry = verdict.by
         return (
-            f"ACL {entry.permission.name} {entry.operation.name} to {entry.principal} from {entry.host} on "
-            f"{resource_type.title}:{pattern_type.name}:{_shown(name)}"
+            f"ACL {entry.permission.name} {entry.operation.name} to {_shown(entry.principal)} from "
+            f"{_shown(entry.host)} on {resource_type.title}:{pattern_type.name}:{_shown(name)}"
         )
     if verdict.is_open:
         return f"allow.everyone.if.no.acl.found={str(verdict.allowed).lower()}, because the resource has no ACL"

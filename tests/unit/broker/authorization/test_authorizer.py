@@ -175,13 +175,24 @@ def test_denials_are_bounded_for_each_resource_and_in_all(lines: Lines) -> None:
         lines.write()
     assert len(lines()) == 3
     for number in range(5000):
-        lines.write(f"t{number}")
+        lines.write(f"t{number}", principal=f"User:{number % 20}")
     assert len(lines()) < 2100
     before = len(lines())
     lines.now_s = 10.0
     lines.write()
     assert lines()[before].endswith("more denials were not written)")
     assert len(lines()) == before + 1
+
+
+def test_a_principal_with_many_denials_keeps_no_other_out_of_the_log(lines: Lines) -> None:
+    for number in range(5000):
+        lines.write(f"made-up-{number}")
+    assert len(lines()) == 200
+    lines.write("secret", principal="User:b")
+    assert "User:b" in lines()[200]
+    lines.now_s = 10.0
+    lines.write("one more")
+    assert "(4800 more denials were not written)" in lines()[201]
 
 
 def test_what_is_allowed_is_written_at_debug_only(lines: Lines, caplog: pytest.LogCaptureFixture) -> None:
