@@ -11,6 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import re
+import socket
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -77,7 +80,11 @@ def parse_head(head: bytes) -> HttpRequest:
         name, colon, value = line.partition(":")
         if not colon or not name or name != name.strip():
             raise BadRequest("a header is not NAME: VALUE")
-        headers[name.lower()] = value.strip()
+        key = name.lower()
+        # A proxy may have checked the other one (RFC 9112, section 3.2).
+        if key == "host" and key in headers:
+            raise BadRequest("there are two headers Host")
+        headers[key] = value.strip()
     return HttpRequest(method, target.partition("?")[0], headers)
 
 
@@ -92,7 +99,13 @@ class HttpServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port. Raises OSError."""
-        self._server = await asyncio.start_server(self._connected, host, port, limit=_MOST_HEAD_BYTES)
+        try:
+            self._server = await asyncio.start_server(self._connected, host, port, limit=_MOST_HEAD_BYTES)
+        except OSError as error:
+            if error.errno is None or isinstance(error, socket.gaierror):
+                raise
+            # asyncio's text repeats the address.
+            raise OSError(error.errno, os.strerror(error.errno)) from error
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
@@ -123,12 +136,12 @@ class HttpServer:
     async def _serve(
         self, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        answer, is_head, takes_gzip = await self._answered(task, reader)
+        answer, is_head, may_pack = await self._answered(task, reader)
         body, headers, length, unpacks = answer.body, dict(answer.headers), len(answer.body), False
-        if answer.is_packed and not takes_gzip:
+        if answer.is_packed and not may_pack:
             # The end of a gzip file is the length of its content.
             unpacks, length = True, int.from_bytes(body[-4:], "little")
-        elif takes_gzip and (answer.is_packed or length >= _GZIP_FROM_BYTES):
+        elif may_pack and (answer.is_packed or length >= _GZIP_FROM_BYTES):
             # In a thread, so that the loop does not wait.
             body = body if answer.is_packed else await asyncio.to_thread(gzip, [body])
             headers["Content-Encoding"] = "gzip"
@@ -173,8 +186,17 @@ class HttpServer:
         return (
             await self._handle(request),
             request.method == "HEAD",
-            "gzip" in request.headers.get("accept-encoding", ""),
+            takes_gzip(request.headers.get("accept-encoding", "")),
         )
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Return whether a client that sent this Accept-Encoding takes gzip: RFC 9110, section 12.5.3."""
+    for each in accepted.lower().split(","):
+        coding, _, weight = each.replace(" ", "").partition(";")
+        if coding in ("gzip", "x-gzip"):
+            return re.fullmatch(r"q=0(\.0*)?", weight) is None
+    return False
 
 
 def _text(status: HTTPStatus, text: str) -> HttpResponse:

@@ -83,6 +83,7 @@ def test_a_body_is_compressed_when_asked() -> None:
         (b"GET / HTTP/2\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\n folded: 1\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: elsewhere\r\nhost: localhost\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b"431"),
         (b"a" * 100_000, b"431"),
     ],
@@ -143,6 +144,15 @@ def test_connections_that_are_held_open_keep_no_other_out(monkeypatch: pytest.Mo
             writer.close()
 
     assert len(served(use)) == 26
+
+
+@pytest.mark.parametrize(
+    ("accepted", "takes"),
+    [("gzip", True), ("deflate, GZIP;q=0.5", True), ("gzip;q=1.0, *;q=0", True), ("x-gzip", True),
+     ("", False), ("gzip;q=0", False), ("gzip; q=0.000, br", False), ("notgzip", False)],
+)  # fmt: skip
+def test_who_takes_gzip(accepted: str, takes: bool) -> None:
+    assert http.takes_gzip(accepted) is takes
 
 
 @pytest.mark.parametrize("head", [b"", b"GET", b"GET /", b"GET / HTTP/1.1 more", b"GET  / HTTP/1.1"])
