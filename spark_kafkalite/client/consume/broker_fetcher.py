@@ -62,7 +62,7 @@ def after_error(error: KafkaliteError) -> AfterError:
 class FetchAnswer:
     """What one fetch brought. Make the pieces within a ``with`` block: until its end the memory is surely kept."""
 
-    __slots__ = ("_check_crcs", "_is_throttled", "_limits", "_memory", "_results")
+    __slots__ = ("_check_crcs", "_is_throttled", "_limits", "_memory", "_results", "throttle_time_ms")
 
     def __init__(
         self,
@@ -71,9 +71,12 @@ class FetchAnswer:
         limits: FetchLimits,
         check_crcs: bool,
         *,
+        throttle_time_ms: int = 0,
         is_throttled: bool = False,
     ) -> None:
-        """``is_throttled``: what the answer leaves out, it leaves out because the client is over its quota."""
+        """``throttle_time_ms``: for how long the broker reads nothing more from the client. ``is_throttled``: what the
+        answer leaves out, it leaves out because the client is over its quota."""
+        self.throttle_time_ms = throttle_time_ms
         self._is_throttled = is_throttled
         self._results = results
         self._memory = memory
@@ -196,7 +199,7 @@ class BrokerFetcher:
         buffer = self._pool.take()
         if buffer is None and self._new_buffer_bytes:
             buffer = bytearray(self._new_buffer_bytes)
-        code, results, is_throttled = fetch(
+        code, results, throttle_ms = fetch(
             connection, positions, limits, deadline, self._cluster.config.client_id, buffer
         )
         if code:
@@ -205,7 +208,15 @@ class BrokerFetcher:
         if leaders:
             self._cluster.take_leaders(leaders)
         memory = self._memory_of(results, buffer)
-        return FetchAnswer({**results, **parted}, memory, limits, self._check_crcs, is_throttled=is_throttled)
+        # An answer to a client over its quota has no parts (KIP-219).
+        return FetchAnswer(
+            {**results, **parted},
+            memory,
+            limits,
+            self._check_crcs,
+            throttle_time_ms=throttle_ms,
+            is_throttled=throttle_ms > 0 and not results,
+        )
 
     def _memory_of(
         self, results: Mapping[TopicPartition, PartitionFetched], offered: Memory | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from spark_kafkalite.client.consume.partition_state import TopicPartitionState
-from spark_kafkalite.client.metrics import ClientMetrics, Observed, counts, summary, totals
+from spark_kafkalite.client.metrics import ClientMetrics, Observed, Window, counts, summary, totals
 from spark_kafkalite.model import TopicPartition
 
 
@@ -23,6 +23,11 @@ def lags_and_leads(
     return lags, leads
 
 
+def _rebalances(window: Window) -> dict[str, float]:
+    """Return them as Kafka's ConsumerCoordinatorMetrics does: their rate is one of an hour."""
+    return {"rebalance-total": float(window.times), "rebalance-rate-per-hour": 3600 * window.lately / window.seconds}
+
+
 class _ConsumedTopic:
     """Of one topic."""
 
@@ -38,6 +43,7 @@ class ConsumerMetrics:
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
         self._latency_ms = Observed(clock_s)
+        self._throttled_ms = Observed(clock_s)
         self._fetched_bytes = Observed(clock_s)
         self._records = Observed(clock_s)
         self._between_polls_ms = Observed(clock_s)
@@ -52,9 +58,10 @@ class ConsumerMetrics:
             found = self._topics[name] = _ConsumedTopic(self._clock_s)
         return found
 
-    def fetched(self, seconds: float, sizes: Iterable[tuple[str, int]]) -> None:
-        """Count an answer to a fetch: topics and bytes of what is kept of it."""
+    def fetched(self, seconds: float, sizes: Iterable[tuple[str, int]], throttle_ms: int) -> None:
+        """Count an answer to a fetch: topics and bytes of what is kept of it, and the throttle time that it names."""
         now_s = self._clock_s()
+        self._throttled_ms.observe(throttle_ms, now_s)
         self._latency_ms.observe(1000 * seconds, now_s)
         total = 0
         for topic, size in sizes:
@@ -93,6 +100,7 @@ class ConsumerMetrics:
         fetch = {
             **summary("fetch-latency", self._latency_ms.window()),
             **counts("fetch", self._latency_ms.window()),
+            **summary("fetch-throttle-time", self._throttled_ms.window()),
             **summary("fetch-size", self._fetched_bytes.window()),
             **totals("bytes-consumed", self._fetched_bytes.window()),
             **totals("records-consumed", self._records.window()),
@@ -122,6 +130,6 @@ class ConsumerMetrics:
                 "assigned-partitions": float(assigned),
                 **summary("commit-latency", self._commit_ms.window()),
                 **counts("commit", self._commit_ms.window()),
-                **counts("rebalance", self._rebalances.window()),
+                **_rebalances(self._rebalances.window()),
             }
         return found

@@ -58,12 +58,12 @@ class PartitionFetched(NamedTuple):
 class Fetched(NamedTuple):
     """What one fetch brought: its own error code, and each partition's part.
 
-    ``is_throttled``: the client is over its quota, and the answer has no parts for that reason (KIP-219).
+    ``throttle_time_ms``: for how long the broker reads nothing more from the client, which is over its quota (KIP-219).
     """
 
     error_code: int
     results: dict[TopicPartition, PartitionFetched]
-    is_throttled: bool
+    throttle_time_ms: int
 
 
 def fetch(
@@ -135,4 +135,4 @@ def receive_fetch(connection: BrokerConnection, deadline: Deadline, into: Memory
                 item.diverging_epoch,
                 item.current_leader,
             )
-    return Fetched(answer.error_code, results, is_throttled=answer.throttle_time_ms > 0 and not results)
+    return Fetched(answer.error_code, results, answer.throttle_time_ms)

@@ -395,7 +395,7 @@ class ReadAhead:
                     if size := want.state.buffered_bytes - before:
                         sizes.append((want.state.topic_partition.topic, size))
             if self.metrics is not None:
-                self.metrics.fetched(seconds, sizes)
+                self.metrics.fetched(seconds, sizes, answer.throttle_time_ms)
             self.changed.notify_all()
 
     def _take_partition(self, want: Want, answer: FetchAnswer) -> None:

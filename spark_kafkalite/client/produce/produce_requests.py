@@ -44,11 +44,15 @@ def encode_produce(
 
 
 class ProduceAnswer(NamedTuple):
-    """A whole answer. ``leaders`` are (node id, leader epoch) of partitions that are led elsewhere (version 10)."""
+    """A whole answer. ``leaders`` are (node id, leader epoch) of partitions that are led elsewhere (version 10).
+
+    ``throttle_time_ms``: for how long the broker reads nothing more from the client, which is over its quota.
+    """
 
     outcomes: dict[tuple[str, int], ProduceOutcome]
     leaders: dict[TopicPartition, tuple[int, int]]
     endpoints: Sequence[NodeEndpoint]
+    throttle_time_ms: int
 
 
 def read_produce_answer(frame: memoryview, version: int) -> ProduceAnswer:
@@ -63,7 +67,7 @@ def read_produce_answer(frame: memoryview, version: int) -> ProduceAnswer:
             )
             if item.current_leader is not None:
                 leaders[TopicPartition(topic, item.partition)] = item.current_leader
-    return ProduceAnswer(outcomes, leaders, response.node_endpoints)
+    return ProduceAnswer(outcomes, leaders, response.node_endpoints, response.throttle_time_ms)
 
 
 def _said(item: ProducedPartition) -> str | None:

@@ -33,6 +33,7 @@ class ProducerMetrics:
         self._clock_s = clock_s
         self._queued_ms = Observed(clock_s)
         self._splits = Observed(clock_s)
+        self._throttled_ms = Observed(clock_s)
         # Figures of the whole producer are theirs together.
         self._topics: dict[str, _ProducedTopic] = {}
         self._nodes: dict[int, _AskedNode] = {}
@@ -58,8 +59,9 @@ class ProducerMetrics:
             self._queued_ms.observe(1000 * (now_s - batch.created_s), now_s)
         self._node(node).sent.observe(request_bytes, now_s)
 
-    def answered(self, node: int, seconds: float, answer_bytes: int, now_s: float) -> None:
-        """Count an answer."""
+    def answered(self, node: int, seconds: float, answer_bytes: int, throttle_ms: int, now_s: float) -> None:
+        """Count an answer. ``throttle_ms``: as the broker says, 0 where the client keeps to its quotas."""
+        self._throttled_ms.observe(throttle_ms, now_s)
         of_node = self._node(node)
         of_node.latency_ms.observe(1000 * seconds, now_s)
         of_node.received.observe(answer_bytes, now_s)
@@ -86,6 +88,7 @@ class ProducerMetrics:
             **totals("record-retry", together(topic.retries.window() for _, topic in topics)),
             **summary("batch-size", together(topic.bytes.window() for _, topic in topics)),
             **summary("record-queue-time", self._queued_ms.window()),
+            **summary("produce-throttle-time", self._throttled_ms.window()),
             **counts("batch-split", self._splits.window()),
             **_of_requests(node for _, node in asked),
             **more,

@@ -386,7 +386,7 @@ class Sender(threading.Thread):
             pipeline.in_flight.appendleft(request)
             raise BrokerUnreachable(f"broker {pipeline.connection.name}: its answer cannot be read: {error}") from error
         now_s = self._clock.monotonic_s()
-        self.metrics.answered(node, now_s - request.sent_s, len(frame), now_s)
+        self.metrics.answered(node, now_s - request.sent_s, len(frame), answer.throttle_time_ms, now_s)
         self._outcomes.take(request.batches, answer.outcomes, now_s)
         if answer.leaders:
             self._cluster.take_leaders(answer.leaders, answer.endpoints)

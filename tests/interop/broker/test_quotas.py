@@ -94,6 +94,8 @@ def ours_produce(bootstrap: str, topic: str, client_id: str, acks: str) -> Calla
     for _ in range(RECORDS):
         producer.send(topic, value=RECORD)
     producer.flush()
+    if acks != "0":
+        assert producer.metrics()["producer-metrics"]["produce-throttle-time-max"] > 0
     return producer.close
 
 
@@ -176,7 +178,15 @@ def counted(read_some: Callable[[], int]) -> int:
 def ours_read(bootstrap: str, topic: str) -> int:
     with Consumer({"bootstrap.servers": bootstrap, "client.id": topic, "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
-        return counted(lambda: len(list(consumer.poll(100) or ())))
+        throttled_ms = [0.0]
+
+        def read_some() -> int:
+            throttled_ms.append(consumer.metrics()["consumer-fetch-manager-metrics"].get("fetch-throttle-time-max", 0))
+            return len(list(consumer.poll(100) or ()))
+
+        count = counted(read_some)
+        assert max(throttled_ms) > 0
+        return count
 
 
 def confluent_read(bootstrap: str, topic: str) -> int:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 import pytest
 
 from spark_kafkalite import Consumer, Producer
 from spark_kafkalite.errors import MessageTooLarge
 from tests.interop.support.collect import collected
+from tests.interop.support.java_tools import JavaTools
 from tests.patience import PATIENCE_S, wait_until
+
+TOOLS: Final = "org.apache.kafka.tools."
+# Java's consumer has these while a partition is assigned (class FetchMetricsRegistry).
+OF_PARTITIONS: Final = {("consumer-fetch-manager-metrics", name) for name in ("records-lag", "records-lead")}
 
 
 def test_a_producer_counts_what_it_sends(bootstrap: str, topic: str) -> None:
@@ -65,3 +73,30 @@ def test_a_consumer_counts_what_it_reads(bootstrap: str, topic: str) -> None:
     group = found["consumer-coordinator-metrics"]
     assert group["assigned-partitions"] == 4 and group["rebalance-total"] == 1 and group["commit-total"] >= 1
     assert found["consumer-metrics"]["last-poll-seconds-ago"] < PATIENCE_S
+    assert group["rebalance-rate-per-hour"] > group["rebalance-total"]
+
+
+@pytest.mark.kafka
+def test_all_names_are_those_of_kafkas_clients(bootstrap: str, topic: str, java_tools: JavaTools) -> None:
+    at = ("--bootstrap-server", bootstrap, "--topic", topic, "--print-metrics", "--num-records", "40")
+    printed = [
+        java_tools.run(f"{TOOLS}ProducerPerformance", *at, "--record-size", "9", "--throughput", "-1"),
+        java_tools.run(f"{TOOLS}ConsumerPerformance", *at, "--group", f"java-{topic}"),
+    ]
+    lines = "\n".join(done.stdout for done in printed)
+    kafkas = set(re.findall(r"(?m)^([\w-]+-metrics):([\w-]+):\{", lines)) | OF_PARTITIONS
+    with (
+        Producer(bootstrap_servers=bootstrap) as producer,
+        Consumer(bootstrap_servers=bootstrap, group_id=f"of-{topic}", auto_offset_reset="earliest") as consumer,
+    ):
+        producer.send(topic, b"x").result(PATIENCE_S)
+        consumer.subscribe([topic])
+        collected(lambda: consumer.poll(timeout_ms=200), 41)
+        consumer.commit()
+        ours = {
+            (group.partition(".")[0], name)
+            for metrics in (producer.metrics(), consumer.metrics())
+            for group, names in metrics.items()
+            for name in names
+        }
+    assert len(ours) > 40 and ours <= kafkas, ours - kafkas
