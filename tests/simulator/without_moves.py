@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from unittest import mock
 
-from spark_kafkalite.broker.replication.follower import Follower
+from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.errors import InvalidReplicaAssignment
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 from spark_kafkalite.registry.controller import reassignment
@@ -49,7 +49,7 @@ def _lists_are_written_first() -> Iterator[Patch]:
 
 
 def _who_comes_need_not_flush() -> Iterator[Patch]:
-    yield mock.patch.object(Follower, "_may_join_by_move", lambda _: False)
+    yield mock.patch.object(Replicas, "_joins_flushed", lambda *_: False)
 
 
 def _who_comes_counts_at_once() -> Iterator[Patch]:

@@ -216,7 +216,13 @@ class Follower:
         if damage.stage != self.damage_stage:
             self.damage_stage, self._damaged_ranges = damage.stage, damage.ranges
             self._rules.say_anew()
-        flushed_only = self._bounds.acknowledges_flushed or self._may_join_by_move()
+        # Rule V4: a fetch that may have this broker join the ISR as a replica that a reassignment adds reports only
+        # what is flushed, because the replicas that go delete their files when it has joined. The leader adds no
+        # replica that ends below its high watermark, and that never goes back.
+        flushed_only = self._bounds.acknowledges_flushed or (
+            log.local.log_end_offset >= self._rules.leader_high_watermark
+            and self._services.joins_flushed(self.topic_partition)
+        )
         asked = self._rules.ask(log, now_s, flushed_only=flushed_only)
         if asked is not None and self._damaged_ranges:
             asked = asked._replace(log_start_offset=int(log.undeleted_start_offset))
@@ -224,16 +230,6 @@ class Follower:
         if self._awaits_flush:
             self._flusher.request()
         return asked
-
-    def _may_join_by_move(self) -> bool:
-        """Whether the next fetch may have this broker join the ISR as a replica that a reassignment adds.
-
-        It then reports only what is flushed (rule V4), because the replicas that go delete their files when it has
-        joined. The leader adds no replica that ends below its high watermark, and that never goes back.
-        """
-        return self.log.local.log_end_offset >= self._rules.leader_high_watermark and self._services.joins_flushed(
-            self.topic_partition
-        )
 
     @property
     def ready_at_s(self) -> float:
@@ -420,7 +416,8 @@ class Follower:
             self._tell("there is no memory for what is copied; trying again")
         else:
             self._rules.appended()
-            self._count(len(records))
+            if self._services.meters is not None:
+                self._count(self._services.meters, len(records))
             if self._told:
                 logger.info("%s is copied from broker %d again", self.topic_partition, self.leader_id)
                 self._told = ""
@@ -428,12 +425,10 @@ class Follower:
             # Also of what was appended before an error.
             self._flusher.appended(len(records), self._bounds.acknowledges_flushed)
 
-    def _count(self, size_bytes: int) -> None:
-        meters = self._services.meters
-        if meters is not None:
-            meters.topics.of(self.topic_partition.topic).replication_bytes_in += size_bytes
-            if self._services.is_added(self.topic_partition):
-                meters.reassignment_bytes_in += size_bytes
+    def _count(self, meters: LogMeters, size_bytes: int) -> None:
+        meters.topics.of(self.topic_partition.topic).replication_bytes_in += size_bytes
+        if self._services.is_added(self.topic_partition):
+            meters.reassignment_bytes_in += size_bytes
 
     def _between(self, piece: Piece[None] | None) -> Work[None]:
         """Let others have their turn, and a thread do what it is wanted for, before an append goes on."""

@@ -301,8 +301,10 @@ class LeaderFetcher:
             return
         if self._unanswered and not (self._session_id and self._has_more_to_ask()):
             return
-        now_s = self._loop.time()
-        self._look_at_throttled()
+        now_s, settings = self._loop.time(), self._settings
+        throttled = self._throttled
+        if not throttled.is_empty:
+            self._look_at_throttled()
         is_first = not self._session_id
         number = self._request_count + 1
         named: list[Key] = []
@@ -320,14 +322,18 @@ class LeaderFetcher:
                 continue
             del self._changed[key]
             followed = self._followed[key]
-            is_left_out = self._smaller.leaves_out(key) or self._is_held(key, followed.follower)
-            asked = None if is_left_out else followed.follower.ask(now_s)
-            if followed.follower.damage_stage:
-                self._damaged[key] = followed.follower
+            follower = followed.follower
+            is_throttled = follower.is_throttled
+            if not is_throttled and not throttled.is_empty:
+                throttled.drop(key)
+            is_left_out = self._smaller.leaves_out(key) or (is_throttled and not throttled.ask(key))
+            asked = None if is_left_out else follower.ask(now_s)
+            if follower.damage_stage:
+                self._damaged[key] = follower
             if asked is None:
                 if not is_left_out:
                     # It is somebody else's turn until it can be asked again.
-                    self._throttled.drop(key)
+                    throttled.drop(key)
                 self._wait_for(key, followed, now_s)
                 if followed.asked is not None:
                     forgotten.add(key)
@@ -335,13 +341,24 @@ class LeaderFetcher:
             elif asked != followed.asked:
                 named.append(key)
                 followed.say(asked, number)
-                asked_by_topic.setdefault(key[0], []).append(self._fetch_partition(key[1], asked, followed.follower))
-        self._wait_for_throttle()
+                most = throttled.fetch_bytes if is_throttled else settings.partition_max_bytes
+                asked_by_topic.setdefault(key[0], []).append(
+                    FetchPartition(
+                        key[1],
+                        asked.fetch_offset,
+                        self._smaller.of(most),
+                        follower.epoch,
+                        asked.last_fetched_epoch,
+                        asked.log_start_offset,
+                        asked.high_watermark,
+                    )
+                )
+        if not throttled.is_empty:
+            self._wait_for_throttle()
         if is_first and not named:
             return
         self._request_count = number
         self._unanswered.append(_SentFetch(number, is_first, named))
-        settings = self._settings
         request = FetchRequest(
             list(asked_by_topic.items()),
             settings.max_wait_ms,
@@ -374,35 +391,15 @@ class LeaderFetcher:
                 return True
         return False
 
-    def _fetch_partition(self, number: int, asked: Asked, follower: Follower) -> FetchPartition:
-        most = self._throttled.fetch_bytes if follower.is_throttled else self._settings.partition_max_bytes
-        return FetchPartition(
-            number,
-            asked.fetch_offset,
-            self._smaller.of(most),
-            follower.epoch,
-            asked.last_fetched_epoch,
-            asked.log_start_offset,
-            asked.high_watermark,
-        )
-
     # Throttle -------------------------------------------------------------------------------------------------------
-
-    def _is_held(self, key: Key, follower: Follower) -> bool:
-        """Whether the throttle keeps a partition from being asked for."""
-        if follower.is_throttled:
-            return not self._throttled.ask(key)
-        self._throttled.drop(key)
-        return False
 
     def _look_at_throttled(self) -> None:
         """Have the session follow the throttle: some partitions are to be asked for now, or not any more."""
-        if self._throttled:
-            self._changed.update(dict.fromkeys(self._throttled.due()))
+        self._changed.update(dict.fromkeys(self._throttled.due()))
 
     def _wait_for_throttle(self) -> None:
         """Go on with the throttled partitions when nothing is owed any more."""
-        wait_s = self._throttled.owed_s if self._throttled and self._throttle_timer is None else 0
+        wait_s = self._throttled.owed_s if self._throttle_timer is None else 0
         if wait_s > 0:
             self._throttle_timer = self._loop.call_later(wait_s + _TIMER_SLACK_S, self._throttle_is_over)
 
@@ -491,7 +488,8 @@ class LeaderFetcher:
         self, connection: LeaderConnection, request: _SentFetch, answer: FetchResponse, said: Sequence[ReplicaDamage]
     ) -> Work[None]:
         """Give each partition its part of the answer."""
-        yield from self._prepare(answer)
+        if len(answer.topics) > 1 or (answer.topics and len(answer.topics[0][1]) > 1):
+            yield from self._prepare(answer)
         silent = dict.fromkeys(request.named)
         since = 0
         for topic_id, partitions in answer.topics:
@@ -507,14 +505,15 @@ class LeaderFetcher:
                     yield from followed.follower.take(asked, fetched, self._loop.time())
                     if self._followed.get(key) is followed:
                         self._changed[key] = None
-                records = fetched.records
-                if self._throttled and isinstance(records, memoryview):
-                    self._throttled.took(key, len(records))
-                since += 1 + (len(records) >> 16 if isinstance(records, memoryview) else 0)
+                size_bytes = len(fetched.records) if isinstance(fetched.records, memoryview) else 0
+                if size_bytes and not self._throttled.is_empty:
+                    self._throttled.took(key, size_bytes)
+                since += 1 + (size_bytes >> 16)
                 if since >= _TAKEN_AT_ONCE:
                     since = 0
                     yield None
-        if self._throttled and (turned := self._throttled.answered(self._loop.time())) is not None:
+        turned = None if self._throttled.is_empty else self._throttled.answered(self._loop.time())
+        if turned is not None:
             self._changed[turned] = None
         for key in silent:
             followed = self._followed.get(key)
@@ -533,7 +532,7 @@ class LeaderFetcher:
             self._session_epoch = 0
 
     def _prepare(self, answer: FetchResponse) -> Work[None]:
-        """Have threads prepare logs that get their first records with an answer."""
+        """Have threads prepare logs that get their first records with an answer, all at the same time."""
         since = 0
         for topic_id, partitions in answer.topics:
             assert isinstance(topic_id, bytes)
