@@ -505,7 +505,7 @@ class PartitionLog:
         Source: KIP-74.
         """
         end_offset = self.local.log_end_offset
-        if self.undeleted_start_offset <= start_offset < self.log_start_offset:
+        if start_offset < self.log_start_offset and self.undeleted_start_offset <= start_offset:
             self.local.known_damage.check(start_offset, until_offset, end_offset)
             # Accepted as lost: readers pass over it.
             start_offset = self.log_start_offset

@@ -230,12 +230,15 @@ class Leader(Appender):
         end_offset = in_sync.committed_end_offset(self.log.local.log_end_offset)
         if not self._may_commit or end_offset <= self._bounds.high_watermark:
             return
-        shown, stable = self.end_offset_for(UNCOMMITTED), self.end_offset_for(COMMITTED)
+        # Unless it is bounded by what is flushed, what consumers see grows as well.
+        shown = self.end_offset_for(UNCOMMITTED) if self._bounds.shows_flushed else -1
+        has_stable_readers = self.stable_readers.operations or self.stable_readers.watchers
+        stable = self.end_offset_for(COMMITTED) if has_stable_readers else -1
         self._commit(end_offset)
         self.ack_waiters.wake()
-        if self.end_offset_for(UNCOMMITTED) > shown:
+        if shown < 0 or self.end_offset_for(UNCOMMITTED) > shown:
             self.consumers.wake()
-        if self.end_offset_for(COMMITTED) > stable:
+        if has_stable_readers and self.end_offset_for(COMMITTED) > stable:
             self.stable_readers.wake()
 
     def _commit(self, end_offset: int) -> bool:

@@ -107,7 +107,7 @@ class Fetching:
         self.request = request
         self.session = session
         self.replica_id = request.replica_id
-        self.reader = Reader.of(request.replica_id, request.isolation_level)
+        self.reader = Reader.of(request.replica_id, request.isolation_level) if session is None else session.reader
         # What a follower has said of its damaged logs; leaders know.
         self.damage = take_damage(context, request) if request.damage and request.replica_id >= 0 else None
         self.max_bytes: int = min(max(request.max_bytes, 0), context.config["fetch.max.bytes"])
@@ -387,9 +387,10 @@ class Reading:
 
     def _news(self, session: FetchSession) -> list[SessionPartition]:
         """Take what a session has news of. What a follower only copies comes last, if it has other partitions."""
-        session.release_held()
+        if session.held:
+            session.release_held()
         news = session.take_news()
-        if self._fetching.reader is FOLLOWER:
+        if self._fetching.reader is FOLLOWER and len(session.partitions) > 1:
             replica_id = self._fetching.replica_id
             copied = {
                 each: None for each in news if each.led is not None and not each.led[1].in_sync.counts(replica_id)
@@ -546,11 +547,12 @@ class Reading:
                 if in_session is not None and asked.fetch_offset < leader.end_offset_for(reader):
                     # There is something that there was no room for.
                     self._unread.append(in_session)
+        bounds, flushed_end_offset = partition.bounds, leader.log.local.recovery_point
         return FetchedPartition(
             asked.partition,
             0,
-            partition.high_watermark if reader is FOLLOWER else partition.visible_end_offset,
-            partition.last_stable_offset,
+            bounds.high_watermark if reader is FOLLOWER else bounds.visible_end_offset(flushed_end_offset),
+            bounds.stable_end_offset(flushed_end_offset),
             leader.log.undeleted_start_offset if reader is FOLLOWER else leader.log.log_start_offset,
             records,
             [] if self._fetching.request.isolation_level else None,

@@ -416,8 +416,10 @@ class DelayedFetch(WaitingFetch):
             self._context.purgatory.wake_last(self)
 
     def _set_deadline(self) -> None:
+        session = self._fetching.session
         self.wait_at_most(self._fetching.request.max_wait_ms / 1000, self._context.purgatory.deadlines)
-        self._wait_for_throttle()
+        if session is not None and session.held:
+            self._wait_for_throttle()
 
     def _wait_for_throttle(self) -> None:
         """Wait no longer than what a throttle holds has to."""
@@ -431,12 +433,21 @@ class DelayedFetch(WaitingFetch):
     def try_complete(self) -> bool:
         session = self._fetching.session
         if not (self._is_long if session is None else self._fetching.is_long):
-            counts_time = self._fetching.exchange.resume()
+            exchange = self._fetching.exchange
+            counts_time = exchange.quota is not None and exchange.resume()
             try:
-                return self._try_at_once()
+                result = Reading(self._fetching)
+                result.read()
+                if self._is_final(result) and self.finish():
+                    self._answer(result)
+                    return True
+                result.put_back()
+                if not self.finished:
+                    self._wait_for_throttle()
+                return False
             finally:
                 if counts_time:
-                    self._fetching.exchange.pause()
+                    exchange.pause()
         # A look at thousands of partitions takes several slices, in which others may wake this again.
         if self._is_looking:
             self._look_again = True
@@ -444,17 +455,6 @@ class DelayedFetch(WaitingFetch):
             self._is_looking = True
             self._start(self._look())
         return self.finished
-
-    def _try_at_once(self) -> bool:
-        result = Reading(self._fetching)
-        result.read()
-        if not self._is_final(result) or not self.finish():
-            result.put_back()
-            if not self.finished:
-                self._wait_for_throttle()
-            return False
-        self._answer(result)
-        return True
 
     def _look(self) -> Work[None]:
         result = Reading(self._fetching)
