@@ -114,7 +114,8 @@ class RequestMemory:
                 self._waiting[reader] = None
                 return False
             self._exempt = reader
-        return self._whole is None or self._whole.may_read(reader)
+        whole = self._whole
+        return whole is None or whole.used_bytes < whole.limit_bytes or whole.may_read(reader)
 
     def take(self, size_bytes: int) -> None:
         """Count bytes that have arrived. This never fails, because the memory is already in use."""
@@ -134,8 +135,8 @@ class RequestMemory:
 
     def request_complete(self, reader: PausedConnection) -> None:
         """Note that the request of ``reader`` is complete. It may not exceed the limit any more; the next one may."""
-        if self._whole is not None:
-            self._whole.request_complete(reader)
+        if self._whole is not None and reader is self._whole._exempt:
+            self._whole._pass_exemption_on()
         if reader is self._exempt:
             self._pass_exemption_on()
 
