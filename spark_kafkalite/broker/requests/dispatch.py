@@ -31,11 +31,10 @@ which its client may use some only.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass
-from types import GeneratorType
+from types import CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
@@ -81,8 +80,6 @@ class ServedApi:
     advertised_from: int
     handler: Callable[..., Any]
     is_raw: bool
-    is_coroutine: bool
-    is_work: bool
     waits_for_clients: bool = False
     brokers_only: bool = False
     groups_of: Callable[[Any], Iterable[str]] | None = None
@@ -122,8 +119,6 @@ def handles(
         if key in SERVED_APIS:
             raise RuntimeError(f"API {key} has two handlers: {SERVED_APIS[key].handler} and {handler}")
         advertised = min_version if advertised_from is None else advertised_from
-        is_coroutine = inspect.iscoroutinefunction(handler)
-        is_work = inspect.isgeneratorfunction(handler)
         SERVED_APIS[key] = ServedApi(
             key,
             min_version,
@@ -131,8 +126,6 @@ def handles(
             advertised,
             handler,
             raw,
-            is_coroutine,
-            is_work,
             waits_for_clients,
             brokers_only,
             groups_of,
@@ -262,13 +255,13 @@ class Dispatcher:
     def _serve_small(self, api: ServedApi, exchange: Exchange, message: ApiMessage) -> None:
         if api.groups_of is not None and not self._context.coordinators[GROUPS].coordination.is_certain:
             self._start(exchange, self._when_confirmed(api, exchange, message))
-        elif api.is_coroutine:
-            self._start(exchange, api.handler(self._context, exchange, message))
-        elif api.is_work:
-            work = self._answered(exchange, api.handler(self._context, exchange, message))
-            self._work(exchange, self._gate.when_long(work))
+            return
+        answer = api.handler(self._context, exchange, message)
+        if type(answer) is CoroutineType:
+            self._start(exchange, answer)
+        elif type(answer) is GeneratorType:
+            self._work(exchange, self._gate.when_long(self._answered(exchange, answer)))
         else:
-            answer = api.handler(self._context, exchange, message)
             if exchange.quota is not None:
                 self._throttle(exchange, answer)
             exchange.answer(encode_response(answer, exchange.api_version, exchange.correlation_id))
@@ -284,13 +277,13 @@ class Dispatcher:
                 self._start(exchange, self._when_confirmed(api, exchange, message), message)
                 return None
             answer = api.handler(self._context, exchange, message)
-            if api.is_coroutine:
+            if type(answer) is CoroutineType:
                 # From here on it is the coroutine that is inside, if it may be.
                 exchange.is_inside = not api.waits_for_clients
                 is_inside = api.waits_for_clients
                 self._start(exchange, answer, message)
                 return None
-            if not api.is_work:
+            if type(answer) is not GeneratorType:
                 return (yield from self._encoded(exchange, answer))
             response = yield from self._answered(exchange, answer)
             yield from dismantle(message)
@@ -315,9 +308,9 @@ class Dispatcher:
         if not await question:
             context = context.not_coordinating()
         answer = api.handler(context, exchange, message)
-        if api.is_coroutine:
+        if type(answer) is CoroutineType:
             return await answer
-        return await context.work(exchange, answer) if api.is_work else answer
+        return await context.work(exchange, answer) if type(answer) is GeneratorType else answer
 
     def _throttle(self, exchange: Exchange, answer: ApiMessage) -> None:
         """Write into an answer for how long its client is kept waiting after it."""
@@ -333,7 +326,8 @@ class Dispatcher:
         if exchange.quota is not None:
             self._throttle(exchange, answer)
         body = yield from encode_response_in_slices(answer, exchange.api_version, exchange.correlation_id)
-        yield from dismantle(answer)
+        if len(body) > SMALL_REQUEST_BYTES:
+            yield from dismantle(answer)
         return as_response(body)
 
     def _work(self, exchange: Exchange, work: Work[Response | None]) -> None:

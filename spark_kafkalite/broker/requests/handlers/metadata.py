@@ -19,7 +19,8 @@ TOPIC_AUTHORIZATION_FAILED, whether it exists or not; so is one that does not ex
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Coroutine, Iterable, Sequence
+from typing import Any
 
 from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
@@ -54,12 +55,28 @@ _FIRST_VERSION_WITH_CHOICE = 4
 _FIRST_VERSION_BY_ID = 12
 _FIRST_VERSION_WITH_IDS = 10
 _FIRST_VERSION_WITH_LISTENER_ERROR = 6
+# Topics of a request that are looked for in one go.
+_LOOKED_UP_AT_ONCE = 1000
 
 
 @handles(ApiKey.METADATA, 0, 12)
-async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> MetadataResponse:
-    """Describe brokers and topics."""
+def handle(
+    context: BrokerContext, exchange: Exchange, message: MetadataRequest
+) -> Work[MetadataResponse] | Coroutine[Any, Any, MetadataResponse]:
+    """Describe brokers and topics: at once, unless topics may have to be created first."""
+    if _may_be_created(context, exchange, message):
+        return _when_created(context, exchange, message)
+    return _answer(context, exchange, message)
+
+
+async def _when_created(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> MetadataResponse:
     forbidden = await _create_missing(context, exchange, message)
+    return await context.work(exchange, _answer(context, exchange, message, forbidden))
+
+
+def _answer(
+    context: BrokerContext, exchange: Exchange, message: MetadataRequest, forbidden: Container[str] = ()
+) -> Work[MetadataResponse]:
     cluster = context.cluster
     answer = MetadataResponse(cluster_id=cluster.cluster_id or None, controller_id=cluster.controller_id)
     for broker in cluster.brokers.values():
@@ -72,22 +89,28 @@ async def handle(context: BrokerContext, exchange: Exchange, message: MetadataRe
         described = _all_described(context, exchange, cluster)
     else:
         described = _each_answered(context, exchange, cluster, message.topics, forbidden)
-    answer.topics = await context.work(exchange, described)
+    answer.topics = yield from described
     if len(answer.brokers) < len(cluster.brokers):
         reachable = {broker.node_id for broker in answer.brokers}
-        await context.work(exchange, _hide_leaders(answer.topics, reachable, exchange.api_version))
+        yield from _hide_leaders(answer.topics, reachable, exchange.api_version)
     if message.include_topic_authorized_operations:
-        await context.work(exchange, _with_operations(exchange, answer.topics))
-    answer.cluster_authorized_operations = cluster_operations(
-        exchange, is_asked=message.include_cluster_authorized_operations
-    )
+        yield from _with_operations(exchange, answer.topics)
+    if message.include_cluster_authorized_operations:
+        answer.cluster_authorized_operations = cluster_operations(exchange, is_asked=True)
     return answer
+
+
+def _may_be_created(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> bool:
+    """Whether the client allows topics to be created, and names one that does not exist, or more than are looked up
+    at once."""
+    if exchange.api_version >= _FIRST_VERSION_WITH_CHOICE and not message.allow_auto_topic_creation:
+        return False
+    named, known = message.topics or (), context.cluster.topics
+    return len(named) > _LOOKED_UP_AT_ONCE or any(each.name is not None and each.name not in known for each in named)
 
 
 async def _create_missing(context: BrokerContext, exchange: Exchange, message: MetadataRequest) -> Container[str]:
     """Create missing topics; return those that the client may see, and not create."""
-    if exchange.api_version >= _FIRST_VERSION_WITH_CHOICE and not message.allow_auto_topic_creation:
-        return ()
     names: Iterable[str] = (topic.name for topic in message.topics or () if topic.name is not None)
     forbidden: Container[str] = ()
     if exchange.has_limits:

@@ -100,7 +100,7 @@ class Door:
         before = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
         self.apis = {key: SERVED_APIS[key] for key in before}
         self.apis[ApiKey.HEARTBEAT] = ServedApi(
-            ApiKey.HEARTBEAT, 0, HEARTBEAT_VERSION, 0, self._heartbeat, is_raw=False, is_coroutine=True, is_work=False
+            ApiKey.HEARTBEAT, 0, HEARTBEAT_VERSION, 0, self._heartbeat, is_raw=False
         )
         self.dispatcher = Dispatcher(self.context, self.apis)
         # Who asked, as the session says; answers wait while this is not set.

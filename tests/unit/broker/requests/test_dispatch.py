@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import struct
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -67,11 +66,7 @@ class World:
         waits_for_clients: bool = False,
         groups_of: Callable[[Any], list[str]] | None = None,
     ) -> None:
-        is_coroutine = asyncio.iscoroutinefunction(handler)
-        is_work = not raw and inspect.isgeneratorfunction(handler)
-        self.apis[key] = ServedApi(
-            ApiKey(key), 0, 9, 0, handler, raw, is_coroutine, is_work, waits_for_clients, groups_of=groups_of
-        )
+        self.apis[key] = ServedApi(ApiKey(key), 0, 9, 0, handler, raw, waits_for_clients, groups_of=groups_of)
 
     def connect(self, slices: Slices | None = None) -> Client:
         """Return a client whose connection shares the time of passes with others if ``slices`` says which."""
