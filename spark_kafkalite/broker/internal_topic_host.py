@@ -120,24 +120,19 @@ class InternalTopicHost:
 
     # Writing and reading --------------------------------------------------------------------------------------------
 
-    def append_committed(self, partition: int, batch: bytearray, leader_epoch: int) -> asyncio.Future[int]:
-        """Append a batch. The future returns its base offset when the batch is committed.
+    def append_committed(self, partition: int, batch: bytearray, leader_epoch: int) -> int | asyncio.Future[int]:
+        """Append a batch; return its base offset, or a future with it where the batch has yet to be committed.
 
-        The future raises the errors of a Produce: NotLeaderOrFollower (6), FencedLeaderEpoch (74) or UnknownLeaderEpoch
-        (75) under another epoch, NotEnoughReplicas (19), MessageTooLarge (10), RecordListTooLarge (18),
-        KafkaStorageError (56).
+        Raises the errors of a Produce, and so does the future: NotLeaderOrFollower (6), FencedLeaderEpoch (74) or
+        UnknownLeaderEpoch (75) under another epoch, NotEnoughReplicas (19), MessageTooLarge (10), RecordListTooLarge
+        (18), KafkaStorageError (56).
         """
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        try:
-            hosted = self._hosted(partition)
-            appended = hosted.append_own(memoryview(batch), leader_epoch)
-        except KafkaError as error:
-            done.set_exception(error)
-            return done
+        hosted = self._hosted(partition)
+        appended = hosted.append_own(memoryview(batch), leader_epoch)
         if appended.last_offset < hosted.acknowledged_end_offset(ACKS_ALL):
-            done.set_result(appended.base_offset)
-        else:
-            _Appended(hosted, leader_epoch, appended, done)
+            return appended.base_offset
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        _Appended(hosted, leader_epoch, appended, done)
         return done
 
     async def read_replicated(self, partition: int) -> AsyncIterator[tuple[BatchHeader, memoryview]]:

@@ -64,10 +64,11 @@ class TopicHost(Protocol):
         """Return how many partitions the topic has, 0 while there is none."""
         raise NotImplementedError
 
-    def append_committed(self, partition: int, batch: bytearray, leader_epoch: int) -> asyncio.Future[int]:
-        """Append a batch under a leader epoch; the future has its base offset when it is committed, however late.
+    def append_committed(self, partition: int, batch: bytearray, leader_epoch: int) -> int | asyncio.Future[int]:
+        """Append a batch under a leader epoch; return its base offset if it is committed then, or a future, which has
+        it when the batch is committed, however late.
 
-        It fails with a KafkaError when the batch is not in the log, or when the epoch ends before it is committed.
+        Raises a KafkaError when the batch is not in the log; the future when the epoch ends before it is committed.
         """
         raise NotImplementedError
 

@@ -193,12 +193,12 @@ class RecordWriter:
         try:
             committed = self._host.append_committed(self._partition, data, self._leader_epoch)
         except Exception as error:
-            # A bug; those behind it must not wait for ever.
+            # Also a bug: those behind it must not wait for ever.
             self._end(batch, error)
             return
-        if committed.done():
+        if isinstance(committed, int):
             # Alone, this broker commits what it appends; then nobody waits for another pass of the loop.
-            self._over(batch, committed)
+            self._end(batch, None, committed)
         else:
             committed.add_done_callback(lambda future: self._over(batch, future))
             timeout_s = self._host.topic.commit_timeout_ms / 1000

@@ -85,7 +85,12 @@ class Stage:
         self.host = InternalTopicHost(TOPIC, Slices(loop, SliceClock()), self.io, unused, unused, replicas)  # type: ignore[arg-type]
 
     def append(self, epoch: int = 3, size: int = 1) -> asyncio.Future[int]:
-        return self.host.append_committed(0, make_batch([b"v" * size], key=b"k"), epoch)
+        committed = self.host.append_committed(0, make_batch([b"v" * size], key=b"k"), epoch)
+        if not isinstance(committed, int):
+            return committed
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        done.set_result(committed)
+        return done
 
     async def read(self) -> list[bytes | None]:
         return [values_of(bytes(batch))[0][1] async for _, batch in self.host.read_replicated(0)]

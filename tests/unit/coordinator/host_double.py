@@ -36,21 +36,19 @@ class HostDouble:
     def partition_count(self) -> int:
         return self.partitions
 
-    def append_committed(self, partition: int, batch: bytearray, leader_epoch: int) -> asyncio.Future[int]:
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    def append_committed(self, partition: int, batch: bytearray, leader_epoch: int) -> int | asyncio.Future[int]:
         if leader_epoch != self.leader_epoch:
-            done.set_exception(FencedLeaderEpoch(f"{leader_epoch} is over"))
-        elif self.error is not None:
-            done.set_exception(self.error)
-        elif self.too_large is not None and len(batch) > self.largest_batch:
-            done.set_exception(self.too_large)
-        else:
-            base_offset = self.store(batch)
-            if self.held:
-                self.open.append(done)
-                self._offsets[done] = base_offset
-            else:
-                done.set_result(base_offset)
+            raise FencedLeaderEpoch(f"{leader_epoch} is over")
+        if self.error is not None:
+            raise self.error
+        if self.too_large is not None and len(batch) > self.largest_batch:
+            raise self.too_large
+        base_offset = self.store(batch)
+        if not self.held:
+            return base_offset
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.open.append(done)
+        self._offsets[done] = base_offset
         return done
 
     def store(self, batch: bytearray) -> int:

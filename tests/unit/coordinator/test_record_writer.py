@@ -269,7 +269,7 @@ async def test_a_bug_of_the_host_does_not_keep_those_behind_it_waiting() -> None
     _, shard = await served(host)
     append = host.append_committed
 
-    def broken(partition: int, batch: bytearray, leader_epoch: int) -> asyncio.Future[int]:
+    def broken(partition: int, batch: bytearray, leader_epoch: int) -> int:
         raise OSError("a bug")
 
     host.append_committed = broken  # type: ignore[method-assign]
