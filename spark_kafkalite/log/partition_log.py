@@ -276,8 +276,8 @@ class PartitionLog:
             self.make_appendable()
         has_producer, marker = header.producer_id >= 0, None
         if is_own:
-            marker = marker_in(batch, 0, header)
             if has_producer:
+                marker = marker_in(batch, 0, header)
                 self.producers.state.check_own(header, marker)
         elif has_producer:
             try:

@@ -552,7 +552,8 @@ class Leader(Appender):
                 and self._commit(self.log.local.log_end_offset)
                 and not self._bounds.shows_flushed
             ):
-                self._wake_consumers()
+                self.consumers.wake()
+                self.stable_readers.wake()
         return result
 
     # Fetching -------------------------------------------------------------------------------------------------------

@@ -118,8 +118,9 @@ def _begun(context: BrokerContext, exchange: Exchange, fetch: FetchRequest) -> W
     Raises ClusterAuthorizationFailed (31), FetchSessionIdNotFound (70), InvalidFetchSessionEpoch (71),
     FetchSessionTopicIdError (106). Source: kafka.server.FetchManager.newContext.
     """
-    client = exchange.session
-    client.check_replica(fetch.replica_id)
+    client = exchange.connection.session
+    if fetch.replica_id >= 0:
+        client.check_replica(fetch.replica_id)
     before = client.fetch_session
     if fetch.session_epoch == NO_SESSION_EPOCH:
         if before is not None and fetch.session_id == before.session_id:
