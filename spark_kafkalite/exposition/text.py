@@ -76,13 +76,16 @@ class Page:
     ) -> None:
         """Add one histogram: the counts of ``buckets`` by their upper bounds, not cumulated, the last for what is
         larger (bound infinity); ``total`` is the sum of what was observed."""
-        count = 0
+        label_text = labels(**names)
+        begin = f"{label_text[:-1]}," if label_text else "{"
+        count, series = 0, []
         for bound, observed in buckets:
             count += observed
             le = "+Inf" if bound == float("inf") else number(bound)
-            self.add(f"{name}_bucket", labels(**names, le=le), count)
-        self.add(f"{name}_sum", labels(**names), float(total))
-        self.add(f"{name}_count", labels(**names), count)
+            series.append((f'{begin}le="{le}"}}', count))
+        self.extend(f"{name}_bucket", series)
+        self.add(f"{name}_sum", label_text, float(total))
+        self.add(f"{name}_count", label_text, count)
 
     def text(self) -> str:
         """Return the whole text."""

@@ -158,15 +158,20 @@ def partitions(page: Page, hosted: Replicas, replication: Replication) -> Work[N
     logs: list[tuple[str, PartitionLog]] = []
     leaders: list[tuple[str, Leader]] = []
     reassigning = 0
+    # The labels of each topic, as far as its partitions have the same.
+    of_topic: dict[str, str] = {}
     for number, partition in enumerate(listed):
         if number % (4 * _AT_ONCE) == 0:
             yield None
-        key = partition.topic_partition
-        label_text = labels(topic=key.topic, partition=key.partition)
+        topic, index = partition.topic_partition
+        if topic not in of_topic:
+            of_topic[topic] = labels(topic=topic).removesuffix("}")
+        label_text = f'{of_topic[topic]},partition="{index}"}}'
         logs.append((label_text, partition.log))
-        if partition.leader is not None:
-            leaders.append((label_text, partition.leader))
-            reassigning += partition.leader.in_sync.state.is_moving
+        leader = partition.leader
+        if leader is not None:
+            leaders.append((label_text, leader))
+            reassigning += leader.in_sync.state.is_moving
     for name, text, value_of in _LOG_FAMILIES:
         page.family(name, "gauge", text)
         for at in range(0, len(logs), 4 * _AT_ONCE):
@@ -179,7 +184,7 @@ def partitions(page: Page, hosted: Replicas, replication: Replication) -> Work[N
         for at in range(0, len(leaders), 4 * _AT_ONCE):
             found = [(label_text, of_leader(leader)) for label_text, leader in leaders[at : at + 4 * _AT_ONCE]]
             page.extend(name, found)
-            count += sum(value for _, value in found)
+            count += sum([value for _, value in found])
             yield None
         counts.append(count)
     _, _, under_replicated, under_min, at_min = counts
@@ -228,16 +233,23 @@ _THROTTLE_FAMILIES: Final[tuple[tuple[str, Kind, str, Callable[[ReplicationThrot
 )
 
 
+def _is_under_replicated(leader: Leader) -> bool:
+    state = leader.in_sync.state
+    return len(state.isr) < len(state.replicas)
+
+
 def _is_under_min_isr(leader: Leader) -> bool:
-    return len(leader.in_sync.state.isr) < leader.in_sync.required
+    in_sync = leader.in_sync
+    return len(in_sync.state.isr) < in_sync.required
 
 
 def _is_at_min_isr(leader: Leader) -> bool:
-    return len(leader.in_sync.state.isr) == leader.in_sync.required and len(leader.in_sync.state.replicas) > 1
+    in_sync = leader.in_sync
+    return len(in_sync.state.isr) == in_sync.required and len(in_sync.state.replicas) > 1
 
 
 _LOG_FAMILIES: Final[tuple[tuple[str, str, Callable[[PartitionLog], int]], ...]] = (
-    ("kafka_log_log_size", "Bytes of a log.", lambda log: log.local.size_bytes),
+    ("kafka_log_log_size", "Bytes of a log.", lambda log: log.local.segments.size_bytes),
     ("kafka_log_log_logstartoffset", "First offset of a log.", lambda log: log.log_start_offset),
     ("kafka_log_log_logendoffset", "Next offset of a log.", lambda log: log.local.log_end_offset),
     ("kafka_log_log_numlogsegments", "Segments of a log.", lambda log: len(log.local.segments)),
@@ -257,7 +269,7 @@ _LEADER_FAMILIES: Final[tuple[tuple[str, str, Callable[[Leader], int]], ...]] = 
     (
         "kafka_cluster_partition_underreplicated",
         "1: a replica of the led partition is not in sync.",
-        lambda leader: len(leader.in_sync.state.isr) < len(leader.in_sync.state.replicas),
+        _is_under_replicated,
     ),
     (
         "kafka_cluster_partition_underminisr",

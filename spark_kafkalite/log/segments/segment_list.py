@@ -41,7 +41,10 @@ class Segments:
     @property
     def size_bytes(self) -> int:
         """Bytes of all segments."""
-        return sum(segment.size_bytes for segment in self._sealed) + self.active.size_bytes
+        size_bytes = self.active.size_bytes
+        for segment in self._sealed:
+            size_bytes += segment.size_bytes
+        return size_bytes
 
     def sizes(self) -> dict[int, int]:
         """Return the bytes of each segment by its base offset."""
