@@ -101,13 +101,16 @@ class DecodeFirst(NeedsThread):
 class LogReader:
     """Reads the segments of one log."""
 
-    __slots__ = ("_damage", "_decoded", "_positions", "_segments", "_walks")
+    __slots__ = ("_boundaries", "_damage", "_decoded", "_positions", "_segments", "_walks")
 
     def __init__(self, segments: Segments, damage: DamageLines) -> None:
         self._segments = segments
         self._damage = damage
         # Base offset of a batch to its position in its segment.
         self._positions: dict[int, int] = {}
+        # (Base offset of a segment, position in it, limit in bytes) to the end of the batches that were read: others
+        # read the same with the same limit, such as the consumers of other groups.
+        self._boundaries: dict[tuple[int, int, int], int] = {}
         # How far look-ups by time have come: (timestamp, base offset of the segment) to a position in it.
         self._walks: dict[tuple[int, int], int] = {}
         # What threads have found in compressed batches, until the look-up takes it.
@@ -123,6 +126,7 @@ class LogReader:
     def forget_positions(self) -> None:
         """Drop what is remembered; needed when batches move or go."""
         self._positions.clear()
+        self._boundaries.clear()
         self._walks.clear()
         # A new one: threads that decode what may be gone keep the old one.
         self._decoded = {}
@@ -157,10 +161,9 @@ class LogReader:
             return None
         end = until_position
         if end - position > max_bytes:
-            end = segment.boundary_within(position, max_bytes, until_position)
+            end = self._boundary_within(segment, position, max_bytes, until_position)
             if end - position > max_bytes and not at_least_one:
                 return None
-            self._remember_boundary(segment, end)
         if following is not None:
             segment.check_reaches(end)
         return LogSlice(segment.file, position, end - position, start_offset, segment.sending)
@@ -171,6 +174,8 @@ class LogReader:
         while candidate is not None and candidate.base_offset < until_offset:
             found = candidate.find(start_offset)
             if found is not None:
+                if found.header.base_offset == start_offset:
+                    self.remember(start_offset, found.position)
                 return (candidate, found.position) if found.header.base_offset < until_offset else None
             candidate = self._segments.after(candidate)
         return None
@@ -181,6 +186,18 @@ class LogReader:
             found = segment.find(until_offset)
             position = segment.size_bytes if found is None else found.position
         return position
+
+    def _boundary_within(self, segment: Segment, position: int, max_bytes: int, until_position: int) -> int:
+        """As ``Segment.boundary_within``, but what was found before is not looked for again."""
+        boundaries, key = self._boundaries, (segment.base_offset, position, max_bytes)
+        end = boundaries.get(key, until_position + 1)
+        if end > until_position:
+            end = segment.boundary_within(position, max_bytes, until_position)
+            self._remember_boundary(segment, end)
+            if len(boundaries) >= _REMEMBERED_POSITIONS:
+                boundaries.clear()
+            boundaries[key] = end
+        return end
 
     def _remember_boundary(self, segment: Segment, position: int) -> None:
         """Note which offset begins where a read ended, for the read that goes on from there."""

@@ -23,6 +23,7 @@ from spark_kafkalite.log.loading.recovery import LastRun
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
+from spark_kafkalite.log.segments.segment import Segment
 from spark_kafkalite.log.truncation import truncate_fully, truncate_to
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.manual_clock import ManualClock
@@ -354,6 +355,23 @@ def test_failed_read_is_a_storage_error_and_the_log_goes_on(long_log: PartitionL
         long_log.read(2, 1, 900)
     assert long_log.failure is None and not long_log.is_damaged, "it can be read again"
     assert long_log.read(2, 1, 900) is not None
+
+
+def test_who_reads_what_another_has_read_walks_no_headers(open_log: LogOpener, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(segment_bytes=3000, index_interval_bytes=1000)
+    for number in range(60):
+        append(log, 1 + number % 3)
+    first = all_values(log, 300)
+    assert len(log.segments) > 1
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "headers", lambda *_, **__: pytest.fail("headers are read"))
+        assert all_values(log, 300) == first
+    # What is cut off and written again has other ends.
+    truncate_to(log, 60)
+    kept = [record for record in first if record[0] < log.log_end_offset]
+    append(log, 9)
+    assert all_values(log, 300)[: len(kept)] == kept
+    assert all_values(log, 300) == all_values(log)
 
 
 # Look-ups by time
