@@ -522,7 +522,7 @@ class Leader(Appender):
         InvalidProducerEpoch (47) and TransactionCoordinatorFenced (52).
         """
         self.check_acks(ACKS_ALL)
-        limit_bytes = self.log.config.max_message_bytes
+        limit_bytes = self._rules.max_message_bytes
         if len(batch) > limit_bytes:
             raise MessageTooLarge(
                 f"{self.topic_partition}: the record batch has {len(batch)} bytes, max.message.bytes of the topic is "

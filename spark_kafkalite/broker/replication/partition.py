@@ -593,7 +593,8 @@ class Partition:
 
     def acknowledged_end_offset(self, acks: int) -> int:
         """Return the offset below which produces with these acks are acknowledged."""
-        return self.bounds.acknowledged_end_offset(acks, self.log.log_end_offset, self.log.recovery_point)
+        local = self.log.local
+        return self.bounds.acknowledged_end_offset(acks, local.log_end_offset, local.recovery_point)
 
     def add_ack_waiter(self, operation: DelayedOperation) -> None:
         """Wake this operation when the leader acknowledges more, or ends. Raises the errors of ``check_leader``."""

@@ -63,6 +63,9 @@ from spark_kafkalite.errors import (
     UnknownMemberId,
 )
 
+# For what runs with each commit: a look-up of a member in its class takes 0.2 us in Python 3.11.
+_EMPTY: Final = GroupState.EMPTY
+_DEAD: Final = GroupState.DEAD
 # How long a new member's join may wait: nothing tells a client that waits from one that has gone. Source: KAFKA-7610.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 # Ids given out to clients that have yet to come back with them; a client needs no longer than a round trip.
@@ -188,12 +191,12 @@ class Group:
     @property
     def is_empty(self) -> bool:
         """Whether the group exists and has no members."""
-        return self.state is GroupState.EMPTY
+        return self.rebalance.state is _EMPTY
 
     @property
     def is_dead(self) -> bool:
         """Whether the group is gone from this broker."""
-        return self.state is GroupState.DEAD
+        return self.rebalance.state is _DEAD
 
     @property
     def is_stored(self) -> bool:
@@ -221,9 +224,9 @@ class Group:
     def check_commit(self, member_id: str, group_instance_id: str | None, generation: int) -> None:
         """Raise what forbids a commit: a request without a member id and generation may commit to an empty group
         only."""
-        self._raise_if_dead()
-        if generation < 0 and self.is_empty:
+        if generation < 0 and self.rebalance.state is _EMPTY:
             return
+        self._raise_if_dead()
         if generation < 0 and member_id == NO_MEMBER_ID and group_instance_id is None:
             raise UnknownMemberId(f"group {self.group_id} has members; only they can commit its offsets")
         self.roster.find(member_id, group_instance_id)

@@ -113,7 +113,8 @@ def _commit(context: BrokerContext, exchange: Exchange, commit: OffsetCommit) ->
     try:
         shard = context.groups.shards.shard_of(commit.group_id)
         _check_group(context, shard, commit)
-        _check_size(context, entries)
+        if len(entries) >= _CHECKED_FROM:
+            _check_size(context, entries)
     except KafkaError as error:
         return _failed(outcomes, context.coordinators[GROUPS].coordination.said(error))
     exchange.defer()
@@ -181,8 +182,6 @@ def _checked(
 
 def _check_size(context: BrokerContext, entries: Collection[OffsetKey]) -> None:
     """Raise what the write would end with, when it is clear before much is encoded."""
-    if len(entries) < _CHECKED_FROM:
-        return
     least_bytes = len(entries) * _LEAST_RECORD_BYTES
     limit_bytes = context.topic_settings.config_of(CONSUMER_OFFSETS_TOPIC).max_message_bytes
     if least_bytes > limit_bytes:
