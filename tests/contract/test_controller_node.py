@@ -103,9 +103,7 @@ def test_a_controller_deposed_by_hand_takes_the_role_when_it_is_free(open_sessio
         store, other = open_session(), open_session()
         async with candidate(store, 1) as (controller, view):
             epoch = controller.epoch
-            await answer(
-                other.multi([Delete(znodes.CONTROLLER), Create(znodes.CONTROLLER, successor, ephemeral=True)])
-            )
+            await answer(other.multi([Delete(znodes.CONTROLLER), Create(znodes.CONTROLLER, successor, ephemeral=True)]))
             await answer(other.delete(znodes.CONTROLLER))
             await wait_until_async(lambda: controller.epoch > epoch, "the role to be taken again")
             await until(view, lambda state: state.controller_id == 1)

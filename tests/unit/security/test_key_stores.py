@@ -308,7 +308,9 @@ def test_files_that_cannot_be_read(tmp_path: Path, write: Callable[..., str]) ->
         f"ssl.truststore.location={missing}: cannot be read: No such file or directory"
     )
     assert problem(ssl_keystore_location=tmp_path).endswith(": cannot be read: Is a directory")
-    assert problem(ssl_keystore_location=write("")).endswith(": the file is empty, or a pipe; name a file that holds the store")
+    assert problem(ssl_keystore_location=write("")).endswith(
+        ": the file is empty, or a pipe; name a file that holds the store"
+    )
     os.mkfifo(tmp_path / "pipe")
     assert "or a pipe" in problem(ssl_keystore_location=tmp_path / "pipe")
     assert problem(ssl_keystore_location="a\0b").endswith(": not the name of a file")
