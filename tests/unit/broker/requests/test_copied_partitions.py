@@ -95,4 +95,6 @@ def test_a_follower_that_copies_everything_is_not_limited(harness: Harness) -> N
     bed = CopyingBed(harness)
     bed.append(bed.in_sync, 4)
     bed.in_sync.become_leader(partition_state(ME, epoch=4, version=2))
+    # Its leader has forgotten what it said, so it has to begin another session.
+    bed.last, bed.epoch = None, 0
     assert sum(bed.fetch().values()) == 4
