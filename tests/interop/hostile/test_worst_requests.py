@@ -29,7 +29,7 @@ ANSWERED_S = 5 * PATIENCE_S
 # What one turn of the loop may take of the processor, whatever is asked for.
 LONGEST_MS = 100
 # What a request may take of memory beside its own bytes, while it is worked on. docs/protocol.md names it.
-MOST_BYTES = 256 * MEBIBYTE
+MOST_BYTES = 256 * MEBIBYTE // worst_requests.PART
 
 
 @pytest.fixture(scope="module")

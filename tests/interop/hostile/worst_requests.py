@@ -56,11 +56,15 @@ from spark_kafkalite.wire.messages import list_partition_reassignments as moving
 from spark_kafkalite.wire.messages import offset_delete as offsets
 from spark_kafkalite.wire.messages import offset_for_leader_epoch as epochs
 from tests.lab.batches import make_batch
+from tests.seeds import SOAK
 
 WIDE = 1_000
 MANY_TOPICS = 200
-# Little less than the elements that a request may have.
-MANY = 250_000
+# Requests are named by their size in the soak. ``make test`` sends a quarter of that, which may take a quarter of the
+# memory.
+PART = 1 if SOAK else 4
+# In the soak little less than the elements that a request may have.
+MANY = 250_000 // PART
 TOPIC, BROKER, LOGGER = 2, 4, 8
 MEBIBYTE = 1024 * 1024
 
@@ -315,28 +319,29 @@ def moves(partitions: Iterable[int], topic: str = "wide") -> bytes:
 
 
 ALL = [
-    Worst("produce of 60,000 batches", 0, lambda: produce(60_000)),
+    Worst("produce of 60,000 batches", 0, lambda: produce(60_000 // PART)),
     Worst("produce of 90 MiB in 100 batches", 0, lambda: produce(100, 9, 102_000)),
     Worst("produce of one batch of 104 MB", 0, lambda: produce_one("large", 104, 1_000_000)),
     Worst("produce of one batch of 104 MB, stamped by the broker", 0, lambda: produce_one("stamped", 104, 1_000_000)),
     Worst("produce of one batch of 4 million records", 0, lambda: produce_one("large", 4_000_000, 1)),
-    Worst("fetch of a partition 200,000 times", 1, lambda: fetch([packed.FetchPartition(0, 0, 1024)] * 200_000)),
+    Worst("fetch of a partition 200,000 times", 1, lambda: fetch(
+        [packed.FetchPartition(0, 0, 1024)] * (200_000 // PART))),
     Worst("fetch of 200,000 unknown partitions", 1, lambda: fetch(positions(range(MANY)))),
-    Worst("fetch of 120,000 unknown topics", 1, lambda: fetch_topics(120_000)),
+    Worst("fetch of 120,000 unknown topics", 1, lambda: fetch_topics(120_000 // PART)),
     Worst("fetch of 1,000 partitions again and again", 1, lambda: fetch(positions(wide()))),
     Worst("fetch that opens a session of 10,000 partitions", 1, lambda: session_fetch(positions(range(10_000)))),
     Worst("fetch that would open a session of 200,000 partitions", 1, lambda: session_fetch(positions(range(MANY)))),
     Worst("offsets of a partition again and again", 2, lambda: list_offsets_of([0] * MANY)),
     Worst("offsets of 1,000 partitions again and again", 2, lambda: list_offsets_of(wide())),
-    Worst("metadata of a wide topic 5,000 times", 3, lambda: metadata_of(["wide"] * 5_000)),
+    Worst("metadata of a wide topic 5,000 times", 3, lambda: metadata_of(["wide"] * (5_000 // PART))),
     Worst("metadata of 250,000 unknown topics", 3, lambda: metadata_of(names("none-"))),
     Worst("metadata of all topics", 3, lambda: frame(metadata.MetadataRequest(topics=None), 9)),
-    Worst("commit of 200,000 offsets", 8, lambda: commit(200_000)),
-    Worst("commit of 20,000 offsets", 8, lambda: commit(20_000)),
+    Worst("commit of 200,000 offsets", 8, lambda: commit(200_000 // PART)),
+    Worst("commit of 20,000 offsets", 8, lambda: commit(20_000 // PART)),
     Worst("commit of 250,000 unknown partitions", 8, lambda: commit_unknown(MANY)),
     Worst("offsets of 250,000 partitions of a group", 9, lambda: fetch_offsets_of_topics(list(range(MANY)), "none")),
     Worst("offsets of a thousand partitions again and again", 9, lambda: fetch_offsets_of_topics(wide())),
-    Worst("offsets of 100,000 groups", 9, lambda: fetch_offsets_of_groups(100_000)),
+    Worst("offsets of 100,000 groups", 9, lambda: fetch_offsets_of_groups(100_000 // PART)),
     Worst("coordinators of 250,000 groups", 10, lambda: frame(
         find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=names("g")), 4)),
     Worst("join with 250,000 protocols", 11, lambda: join(MANY)),
@@ -352,9 +357,9 @@ ALL = [
         sasl_handshake.SaslHandshakeRequest(mechanism="x" * 32_000), 1)),
     Worst("versions with tags", 18, lambda: tags(api_versions.ApiVersionsRequest(
         client_software_name="n", client_software_version="1"), 3, 4_000)),
-    Worst("20,000 topics, validated only", 19, lambda: new_topics(20_000)),
-    Worst("250,000 topics, validated only", 19, lambda: new_topics(125_000)),
-    Worst("a topic of 100,000 assigned partitions", 19, lambda: new_topic_assigned(100_000)),
+    Worst("20,000 topics, validated only", 19, lambda: new_topics(20_000 // PART)),
+    Worst("250,000 topics, validated only", 19, lambda: new_topics(125_000 // PART)),
+    Worst("a topic of 100,000 assigned partitions", 19, lambda: new_topic_assigned(100_000 // PART)),
     Worst("a topic with 250,000 settings", 19, lambda: new_topic_configured(MANY)),
     Worst("deletion of 250,000 unknown topics", 20, lambda: delete_topics(names("none-"))),
     Worst("deletion of a topic 250,000 times", 20, lambda: delete_topics(["names-0"] * MANY)),
@@ -364,23 +369,23 @@ ALL = [
     Worst("epochs of 250,000 partitions", 23, lambda: epochs_of(list(range(MANY)))),
     Worst("epochs of 1,000 partitions again and again", 23, lambda: epochs_of(wide())),
     Worst("settings of 250,000 unknown topics", 32, lambda: configs_of([(TOPIC, n) for n in names("none-")])),
-    Worst("settings of a topic 10,000 times", 32, lambda: configs_of([(TOPIC, "wide")] * 10_000)),
+    Worst("settings of a topic 10,000 times", 32, lambda: configs_of([(TOPIC, "wide")] * (10_000 // PART))),
     Worst("settings of all topics", 32, lambda: configs_of([(TOPIC, n) for n in names("names-", MANY_TOPICS)])),
-    Worst("settings of the broker 10,000 times", 32, lambda: configs_of([(BROKER, "1")] * 10_000)),
+    Worst("settings of the broker 10,000 times", 32, lambda: configs_of([(BROKER, "1")] * (10_000 // PART))),
     Worst("250,000 settings of the broker", 32, lambda: configs_of([(BROKER, "1")], names("none."))),
-    Worst("levels of loggers 10,000 times", 32, lambda: configs_of([(LOGGER, "1")] * 10_000)),
+    Worst("levels of loggers 10,000 times", 32, lambda: configs_of([(LOGGER, "1")] * (10_000 // PART))),
     Worst("250,000 replaced settings of a topic", 33, lambda: replacements(1, MANY)),
-    Worst("settings of 120,000 topics replaced", 33, lambda: replacements(120_000, 1)),
+    Worst("settings of 120,000 topics replaced", 33, lambda: replacements(120_000 // PART, 1)),
     Worst("log directories of 250,000 partitions", 35, lambda: log_dirs(list(range(MANY)))),
     Worst("log directories of everything", 35, lambda: log_dirs(None)),
     Worst("partitions for 250,000 unknown topics", 37, lambda: more_partitions(names("none-"))),
     Worst("partitions for a topic 250,000 times", 37, lambda: more_partitions(["names-1"] * MANY)),
     Worst("deletion of 200,000 groups", 42, lambda: frame(
-        delete_groups.DeleteGroupsRequest(groups_names=names("g", 200_000)), 2)),
+        delete_groups.DeleteGroupsRequest(groups_names=names("g", 200_000 // PART)), 2)),
     Worst("elections of 250,000 unknown partitions", 43, lambda: elections(range(MANY), "none")),
     Worst("elections of a thousand partitions again and again", 43, lambda: elections(wide())),
-    Worst("100,000 changes of a topic", 44, lambda: increments(1, 100_000)),
-    Worst("changes of 100,000 topics", 44, lambda: increments(100_000, 1)),
+    Worst("100,000 changes of a topic", 44, lambda: increments(1, 100_000 // PART)),
+    Worst("changes of 100,000 topics", 44, lambda: increments(100_000 // PART, 1)),
     Worst("deletion of 250,000 offsets", 47, lambda: delete_offsets(list(range(MANY)))),
     Worst("deletion of offsets again and again", 47, lambda: delete_offsets(wide())),
     Worst("a proof of 30 MB", 36, lambda: frame(
@@ -388,7 +393,7 @@ ALL = [
     Worst("a proof of 8 MB", 36, lambda: frame(
         sasl_authenticate.SaslAuthenticateRequest(auth_bytes=b"n,,n=" + b"x" * 8_000_000), 2)),
     Worst("what differs in 200,000 ranges, asked by no broker", 10001, lambda: frame(
-        compare_replicas.CompareReplicasRequest(damaged=[compare_replicas.ComparedRange()] * 200_000), 0),
+        compare_replicas.CompareReplicasRequest(damaged=[compare_replicas.ComparedRange()] * (200_000 // PART)), 0),
         refused=True),
     Worst("the cluster with tags", 60, lambda: tags(describe_cluster.DescribeClusterRequest(), 1, 4_000)),
     Worst("resources of 250,000 types", 74, lambda: resources_of([TOPIC, BROKER, LOGGER] * (MANY // 3))),
@@ -415,7 +420,8 @@ ALL = [
         scram.DescribeUserScramCredentialsRequest(users=[scram.UserName(name=n) for n in names("u")]), 0)),
     Worst("credentials for 80,000 users", 51, lambda: frame(
         new_scram.AlterUserScramCredentialsRequest(upsertions=[new_scram.ScramCredentialUpsertion(
-            name=n, mechanism=1, iterations=4095, salt=b"s", salted_password=bytes(32)) for n in names("u")[:80_000]]),
+            name=n, mechanism=1, iterations=4095, salt=b"s", salted_password=bytes(32))
+            for n in names("u", 80_000 // PART)]),
         0)),
     Worst("partitions of all topics", 75, lambda: pages_of([])),
     Worst("partitions of 250,000 unknown topics", 75, lambda: pages_of(names("none-"))),
