@@ -32,7 +32,7 @@ from tests.seeds import SEED  # noqa: E402
 
 OUTCOMES = ("failed", "error", "passed", "skipped")
 # Tests wait about as long as they compute, and for minutes much longer.
-POOL_SIZE, MORE = 5, 2
+POOL_SIZE, MORE = 8, 3
 
 UNIT = ("tests/unit", "tests/twins", "tests/cluster_day", "tests/simulator")
 GOLDEN = "tests/golden"
