@@ -110,6 +110,7 @@ setup-test: setup setup-spark40 setup-spark42 setup-pandas setup-jars
 	@for environment in $(VENV) $(VENV40) $(VENV42); do \
 		$$environment/bin/python -m tests.spark.class_archive || echo "Spark starts without an archive of its classes."; \
 	done
+	@$(PY) -m tests.lab.class_archives || echo "Apache Kafka, HDFS and ZooKeeper start without archives of their classes."
 ifeq ($(CI),true)
 	@$(MAKE) --no-print-directory setup-debian
 endif

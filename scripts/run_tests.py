@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests.lab import class_archives  # noqa: E402
 from tests.pool.costs import COSTS_FILE, Cost, comparison, read_costs, write_costs  # noqa: E402
 from tests.pool.parts import Parts  # noqa: E402
 from tests.pool.runner import FileResult, Pool  # noqa: E402
@@ -256,6 +257,8 @@ def main(arguments: list[str]) -> int:
     print(f"KAFKALITE_SEED={SEED}", flush=True)
     # Some hundred processes would compile the same modules each for itself.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # The outside parts are children of this process.
+    class_archives.install()
     lint = Lint() if options.lint else None
     run = Run([by_name[name] for name in options.suites] or TEST, options.environment, extra)
     run.run(together=not options.suites)

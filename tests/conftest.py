@@ -14,8 +14,8 @@ from hypothesis import settings
 
 from spark_kafkalite.processes import zookeeper as zookeeper_part
 from tests.lab import apache_kafka as apache_kafka_part
+from tests.lab import class_archives, jars
 from tests.lab import hdfs as hdfs_part
-from tests.lab import jars
 from tests.paths import PROJECT
 from tests.pool import forking, parts
 from tests.sampling import left_out
@@ -49,6 +49,7 @@ logging.getLogger("asyncio").addFilter(lambda record: not str(record.msg).starts
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
+class_archives.install()
 # The soak starts every process as a user does.
 if not SOAK:
     forking.install()

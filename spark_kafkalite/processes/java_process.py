@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,8 @@ REQUIRED_MAJOR: Final = 17
 
 # What a short-lived JVM wants: one compiler, one collector thread. Cuts a tool's CPU time by half.
 SHORT_LIVED_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto")
+
+_more_options: Callable[[str], Sequence[str]] | None = None
 
 
 class JavaToolFailed(Exception):
@@ -58,7 +60,15 @@ def java_arguments(class_path: str, main_class: str, *arguments: str, jvm_option
     java = java_command()
     if java is None:
         raise JavaToolFailed(java_problem())
-    return [java, *jvm_options, "-Djava.net.preferIPv4Stack=true", "-cp", class_path, main_class, *arguments]
+    more = _more_options(class_path) if _more_options is not None else ()
+    return [java, *more, *jvm_options, "-Djava.net.preferIPv4Stack=true", "-cp", class_path, main_class, *arguments]
+
+
+def set_more_options(more_options: Callable[[str], Sequence[str]] | None) -> None:
+    """Give every Java command the options that this function returns for its class path, before its own; None ends
+    that."""
+    global _more_options
+    _more_options = more_options
 
 
 def run_java(

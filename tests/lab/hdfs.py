@@ -81,15 +81,13 @@ class MiniHdfs:
 
     def start(self) -> Self:
         """Start an empty file system and return when it takes files."""
-        mini_cluster = jars.fetch(jars.HDFS_MINI_CLUSTER)
+        jars.fetch(jars.HDFS_MINI_CLUSTER)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._port, http_port = free_ports(2)
         self.conf_directory.mkdir(exist_ok=True)
         write_hadoop_settings(self.conf_directory, self._settings)
-        libraries = [jars.class_path(mini_cluster), *(str(jar) for jar in hadoop_client_jars() or [])]
-        class_path = os.pathsep.join([str(self.conf_directory), *libraries])
         command = java_arguments(
-            class_path, _MAIN_CLASS,
+            class_path(str(self.conf_directory)), _MAIN_CLASS,
             "-format", "-datanodes", "1", "-nnport", str(self._port), "-httpport", str(http_port),
             "-D", "dfs.permissions.enabled=false", "-D", "dfs.replication=1",
             # A failed write must not wait for other data nodes that do not exist.
@@ -110,14 +108,14 @@ class MiniHdfs:
             raise
         return self
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
         """Stop the cluster. Nothing happens when it is not running."""
         if self._process is None:
             return
         process, self._process = self._process, None
         process.signal(signal.SIGTERM)
         try:
-            process.wait(_STOP_TIMEOUT_S)
+            process.wait(timeout_s)
         finally:
             process.kill()
 
@@ -146,6 +144,12 @@ def hadoop_xml(settings: Mapping[str, object]) -> str:
         for name, value in settings.items()
     )
     return f"<configuration>\n{lines}</configuration>\n"
+
+
+def class_path(*more: str) -> str:
+    """Return the class path of HDFS and YARN, whose jars have been fetched, and ``more`` after it."""
+    mini_cluster = jars.class_path(jars.HDFS_MINI_CLUSTER.directory)
+    return os.pathsep.join([mini_cluster, *(str(jar) for jar in hadoop_client_jars() or []), *more])
 
 
 def hadoop_client_jars() -> list[Path] | None:

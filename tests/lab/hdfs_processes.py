@@ -6,7 +6,6 @@ It checks permissions, as a real one does; its superuser is the user that starts
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final, Self
 
@@ -14,7 +13,7 @@ from spark_kafkalite.processes.child_process import ChildProcess
 from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, run_java
 from tests.lab import jars
-from tests.lab.hdfs import hadoop_client_jars, is_serving, write_hadoop_settings
+from tests.lab.hdfs import class_path, is_serving, write_hadoop_settings
 
 _NAME_NODE: Final = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE: Final = "org.apache.hadoop.hdfs.server.datanode.DataNode"
@@ -39,8 +38,12 @@ class HdfsProcesses:
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
+        jars.fetch(jars.HDFS_MINI_CLUSTER)
         self._configure("name-node")
-        run_java(self._class_path("name-node"), _NAME_NODE, "-format", "-nonInteractive", timeout_s=_START_TIMEOUT_S)
+        run_java(
+            class_path(str(self.directory / "name-node")), _NAME_NODE, "-format", "-nonInteractive",
+            timeout_s=_START_TIMEOUT_S,
+        )  # fmt: skip
         self.start_name_node(wait=False)
         for number in range(self.nodes):
             self._configure(f"data-node-{number}")
@@ -75,14 +78,10 @@ class HdfsProcesses:
             lambda: is_serving(self._http_port, live_nodes), _START_TIMEOUT_S, f"serving with {live_nodes} data nodes"
         )
 
-    def _class_path(self, name: str) -> str:
-        parts = [str(self.directory / name), jars.class_path(jars.fetch(jars.HDFS_MINI_CLUSTER))]
-        return os.pathsep.join([*parts, *(str(jar) for jar in hadoop_client_jars() or [])])
-
     def _start(self, name: str, main_class: str) -> ChildProcess:
         self._starts += 1
         options = (f"-Xmx{_HEAP_MB}m", *SHORT_LIVED_OPTIONS)
-        command = java_arguments(self._class_path(name), main_class, jvm_options=options)
+        command = java_arguments(class_path(str(self.directory / name)), main_class, jvm_options=options)
         return ChildProcess(command, self.directory, f"{name}-{self._starts}", working_directory=self.directory)
 
     def _configure(self, name: str) -> None:

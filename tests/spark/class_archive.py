@@ -12,16 +12,13 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
 
 import pyspark
 
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_command
 from tests.lab import jars
+from tests.lab.class_archives import QUIET
 from tests.seeds import SOAK
-
-# An archive that does not fit is no matter for the output of a test.
-_QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 
 def session_settings(*java_options: str) -> dict[str, str]:
@@ -58,7 +55,7 @@ def connector_class_path() -> str | None:
 def archive_options(class_path: str | None = None) -> tuple[str, ...]:
     """Return the Java options that use the archive of this PySpark, with a class path before its own, if it exists."""
     path = _path(class_path)
-    return (f"-XX:SharedArchiveFile={path}", *_QUIET) if path.exists() else ()
+    return (f"-XX:SharedArchiveFile={path}", *QUIET) if path.exists() else ()
 
 
 def java_options(*more: str) -> str:
@@ -93,7 +90,7 @@ def make(class_path: str | None) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch) / "made.jsa"
         builder = SparkSession.builder.master("local[2]")
-        settings = session_settings(f"-XX:ArchiveClassesAtExit={made}", *_QUIET)
+        settings = session_settings(f"-XX:ArchiveClassesAtExit={made}", *QUIET)
         settings.pop("spark.driver.extraClassPath", None)
         if class_path is not None:
             settings["spark.driver.extraClassPath"] = class_path

@@ -7,7 +7,6 @@ itself is Hadoop's, from the jars of the mini cluster that HDFS comes from.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import socket
@@ -21,8 +20,8 @@ import pyspark
 from spark_kafkalite.processes.child_process import ChildProcess
 from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_command
-from tests.lab import jars
-from tests.lab.hdfs import hadoop_client_jars, hadoop_xml
+from tests.lab import hdfs, jars
+from tests.lab.hdfs import hadoop_xml
 
 from .recipes import plain_environment
 
@@ -122,13 +121,8 @@ def yarn(directory: Path) -> Iterator[Path]:
     assert java is not None
     # Containers are started with it.
     environment = plain_environment() | {"JAVA_HOME": str(Path(java).resolve().parents[1])}
-    class_path = os.pathsep.join(
-        [
-            str(conf),
-            jars.class_path(jars.fetch(jars.HDFS_MINI_CLUSTER), jars.fetch(jars.YARN_ADDITIONS)),
-            *map(str, hadoop_client_jars() or ()),
-        ]
-    )
+    jars.fetch(jars.HDFS_MINI_CLUSTER)
+    class_path = hdfs.class_path(jars.class_path(jars.fetch(jars.YARN_ADDITIONS)), str(conf))
     with contextlib.ExitStack() as running:
         for role in ("resourcemanager.ResourceManager", "nodemanager.NodeManager"):
             name = role.partition(".")[0]

@@ -41,7 +41,8 @@ def compile_java(source: Path, *more: jars.JarSet) -> str:
             # Another process may have been faster.
             with contextlib.suppress(OSError):
                 Path(scratch, "classes").rename(compiled)
-    return f"{compiled}:{class_path}"
+    # Kafka's jars come first, as in the archive of their classes.
+    return f"{class_path}:{compiled}"
 
 
 class JavaClients:
