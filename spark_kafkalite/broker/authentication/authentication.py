@@ -270,7 +270,7 @@ class Authentication:
             remedy = _REMEDIES.get(session.mechanism, _CLIENTS_REMEDY)
         self._quiet.log(
             logging.WARNING,
-            "refused",
+            "refused often" if self._delays.fails_often(session.client_host) else "refused",
             text,
             session.peer,
             session.listener.name,

@@ -13,6 +13,8 @@ from typing import Final
 MANY: Final = 10
 WINDOW_S: Final = 10.0
 LONG_S: Final = 5.0
+# After so many an address has log lines of its own kind: with a flood of failures it must not hide those of others.
+FEW: Final = 2
 # Addresses that are remembered: an attacker may have many.
 _MOST_ADDRESSES: Final = 10_000
 
@@ -26,6 +28,11 @@ class FailureDelays:
         self._now = now
         # Address to the start of its window and the failures in it, the oldest window first.
         self._failures: dict[str, tuple[float, int]] = {}
+
+    def fails_often(self, address: str) -> bool:
+        """Whether an address has more than a few failures in its window."""
+        begun_s, count = self._failures.get(address, (0.0, 0))
+        return count >= FEW and self._now() - begun_s <= WINDOW_S
 
     def failed(self, address: str) -> float:
         """Count a failure; return after how many seconds to answer it."""

@@ -21,6 +21,18 @@ def test_many_failures_of_one_address_are_held_back_longer() -> None:
     assert delays.failed("/a") == 0.1
 
 
+def test_an_address_with_many_failures_is_told_from_others() -> None:
+    clock = Clock()
+    delays = FailureDelays(0.1, clock)
+    seen = []
+    for _ in range(4):
+        seen.append(delays.fails_often("/a"))
+        delays.failed("/a")
+    assert seen == [False, False, True, True] and not delays.fails_often("/b")
+    clock.now_s += WINDOW_S + 0.1
+    assert not delays.fails_often("/a")
+
+
 def test_a_long_delay_stays_long_and_addresses_are_bounded() -> None:
     delays = FailureDelays(30.0, Clock())
     assert [delays.failed("/a") for _ in range(MANY + 1)] == [30.0] * (MANY + 1)

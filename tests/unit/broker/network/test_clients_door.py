@@ -138,7 +138,7 @@ def test_refusals_look_alike_are_delayed_and_close(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.DEBUG):
         run(test)
     lines = [record.getMessage() for record in caplog.records if "SASL_PLAINTEXT by" in record.getMessage()]
-    assert len(lines) == 5  # as many as a QuietLog writes of a kind
+    assert len(lines) == 2 + 5  # a few, and as many as a QuietLog writes of the kind for addresses that fail often
     assert "is refused as a broker" in lines[3]
     assert "by SCRAM-SHA-512 as user 'carol'" in lines[0] and "kafkalite users list" in lines[0]
     assert "alice-pass" not in caplog.text and "carol-pass" not in caplog.text
