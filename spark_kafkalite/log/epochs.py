@@ -140,24 +140,23 @@ class LeaderEpochs:
             return epoch, self._starts[0]
         return self.epochs[higher - 1], self._starts[higher]
 
-    def truncate_from_end(self, end_offset: int, *, write: bool = True) -> None:
-        """Forget epochs that start at or after ``end_offset``; the file too if ``write``."""
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """Forget epochs that start at or after ``end_offset``; return whether there were any: ``write`` must follow."""
         keep = len(self._starts)
         while keep and self._starts[keep - 1] >= end_offset:
             keep -= 1
-        if keep < len(self._starts):
-            del self.epochs[keep:]
-            del self._starts[keep:]
-            self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH
-            # What the file says of later ones does not count any more.
-            self._latest_in_file = min(self._latest_in_file, self.latest)
-            if write:
-                self.write()
+        if keep == len(self._starts):
+            return False
+        del self.epochs[keep:]
+        del self._starts[keep:]
+        self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH
+        # What the file says of later ones does not count any more.
+        self._latest_in_file = min(self._latest_in_file, self.latest)
+        return True
 
     def drop_empty(self, log_end_offset: int) -> None:
         """Forget an epoch in which nothing has been written; the file follows with the next epoch that is noted."""
-        if self._starts and self._starts[-1] >= log_end_offset:
-            self.truncate_from_end(log_end_offset, write=False)
+        if self.truncate_from_end(log_end_offset):
             self.unwritten = True
 
     def truncate_from_start(self, start_offset: int, *, write: bool = True) -> None:
@@ -175,11 +174,3 @@ class LeaderEpochs:
                 # What the file says of offsets before the log start does no harm: a full disk may still be freed.
                 if kind_of(error) is FailureKind.BROKEN:
                     raise
-
-    def clear(self) -> None:
-        """Forget every epoch."""
-        if self.epochs:
-            self.epochs.clear()
-            self._starts.clear()
-            self.latest = NO_LEADER_EPOCH
-            self.write()

@@ -18,7 +18,7 @@ hole (KAFKA-10778). Reads go on.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaStorageError, RecordListTooLarge
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
@@ -492,13 +492,11 @@ class LocalLog:
 
     def truncate(self, found: Found | None, end_offset: int) -> Steps[None]:
         """Remove everything from ``end_offset`` on, where the batch ``found`` begins, in steps. OSError when the disk
-        fails."""
+        fails; KafkaStorageError when it has no room for a lower recovery point: nothing has changed then."""
         for segment in self.segments.from_offset(end_offset):
             is_first = segment.base_offset <= end_offset
             segment.sending.cut(found.position if is_first and found is not None else 0)
-        write = self._before_truncation(end_offset)
-        yield (before := Piece(write))
-        before.result()
+        yield from self._before_truncation(end_offset)
         now_ms = self._clock.wall_ms()
         yield (cutting := Piece(lambda: self._cut(end_offset, now_ms)))
         cutting.result()
@@ -522,19 +520,19 @@ class LocalLog:
         self.segments.truncate(end_offset, now_ms)
 
     def truncate_fully(self, start_offset: int) -> Steps[None]:
-        """Remove everything, and go on at ``start_offset``, in steps. OSError when the disk fails."""
+        """Remove everything, and go on at ``start_offset``, in steps. Raises as :meth:`truncate`."""
         for segment in self.segments:
             segment.sending.cut(0)
-        yield (before := Piece(self._before_truncation(0)))
-        before.result()
+        yield from self._before_truncation(0)
         now_ms = self._clock.wall_ms()
         yield (cutting := Piece(lambda: self.segments.start_anew(start_offset, now_ms)))
         cutting.result()
         self.log_end_offset = Offset(start_offset)
         self._prepare_active()
 
-    def _before_truncation(self, offset: int) -> Callable[[], None]:
-        """Take the recovery point back, and return what does so on the disk, before anything above it changes.
+    def _before_truncation(self, offset: int) -> Steps[None]:
+        """Take the recovery point back, on the disk too, before anything above it changes. KafkaStorageError where the
+        disk has no room for that: nothing has changed then.
 
         Otherwise, after a crash, a start would trust what lies below the old one: old segments whose removal was not
         synced, together with new records at the same offsets.
@@ -544,10 +542,18 @@ class LocalLog:
         self.generation += 1
         self.reader.forget_positions()
         self.unsynced.directories.append(self.directory)
-        if offset >= self.recovery_point:
-            return lambda: None
+        before = self.recovery_point
+        if offset >= before:
+            return
         self.recovery_point = Offset(offset)
-        return self._note_recovery_points()
+        yield (write := Piece(self._note_recovery_points()))
+        try:
+            write.result()
+        except OSError as error:
+            if kind_of(error) is not FailureKind.NO_ROOM:
+                raise
+            self.recovery_point = before
+            raise self.disk.out_of_room(f"lower the recovery point of {self.topic_partition}", error) from error
 
     def sync_truncation(self) -> None:
         """Put on the disk, in this thread, that what a truncation has removed is gone. OSError when the disk fails."""

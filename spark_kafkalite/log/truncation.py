@@ -1,15 +1,18 @@
 """Cutting the end of a log, or all of it: what a follower does whose leader's log is another.
 
 Answers that are being sent of what is cut are called off. The two that go in steps leave the log to a thread in
-between: it is not usable then, and is never read. KafkaStorageError (56) comes out when the disk fails.
+between: it is not usable then, and is never read. KafkaStorageError (56) comes out when the disk fails, and when it has
+no room for the recovery point, which goes back before anything is cut: nothing has changed then. The files that follow
+the cut are written with the next flush if there is no room for them; a start before that finds out what they lack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from spark_kafkalite.errors import CorruptMessage, KafkaStorageError
+from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece, Steps, run_steps
 from spark_kafkalite.model import Offset
@@ -84,20 +87,31 @@ def _truncating(log: PartitionLog) -> Iterator[None]:
 
 def _truncate_rest(log: PartitionLog, end_offset: int) -> None:
     log.producers.truncate_to(end_offset)
-    log.epochs.truncate_from_end(end_offset)
+    if log.epochs.truncate_from_end(end_offset):
+        _write_if_room(log, log.epochs.write)
 
 
 def _forget_rest(log: PartitionLog, start_offset: int) -> None:
-    log.epochs.clear()
+    if log.epochs.truncate_from_end(0):
+        _write_if_room(log, log.epochs.write)
     log.producers.truncate_fully(start_offset)
 
 
 def _end_truncation(log: PartitionLog) -> Steps[None]:
-    yield (start := Piece(log.host.note_truncated(log)))
+    note_start = log.host.note_truncated(log)
+    yield (start := Piece(lambda: _write_if_room(log, note_start)))
     start.result()
     damage = log.local.known_damage
     damage.keep(0, log.log_end_offset)
     # Last: what is cut off must be known to be missing until it is gone.
-    yield (known := Piece(damage.write))
+    yield (known := Piece(lambda: _write_if_room(log, damage.write)))
     known.result()
     damage.tell()
+
+
+def _write_if_room(log: PartitionLog, write: Callable[[], None]) -> None:
+    try:
+        log.disk.persist(write)
+    except OSError as error:
+        if kind_of(error) is not FailureKind.NO_ROOM:
+            raise

@@ -368,7 +368,7 @@ class _Loader:
             self._complete_epochs([*segments])
             self._epochs.write()
         # The leader of an idle log begins its epoch at the log end; nobody begins one behind it.
-        self._epochs.truncate_from_end(end + 1, write=False)
+        self._epochs.truncate_from_end(end + 1)
         producers.map_end_offset = end
         if len(found.snapshots) > len(bases):
             drop_snapshots(fs, self._directory, bases, producers.snapshot_offset, end)
@@ -399,13 +399,13 @@ class _Loader:
             before = Segments(self._files, self._directory, sealed[:-1], self._active(sealed[-1].base_offset))
             scan.replay(before, bases[0] if self._epochs_lost else producers.map_end_offset)
         # What the file says of the segments to scan may be older or newer than they are; they say it themselves.
-        self._epochs.truncate_from_end(first_base, write=False)
+        self._epochs.truncate_from_end(first_base)
         scan.next_offset = first_base
         scan.leader_epoch = max(scan.leader_epoch, self._epochs.epoch_at(first_base - 1))
         recovered = self._scan_segments(scan, bases[first_unsound:])
         end = scan.next_offset
         start = max(self._log_start_offset, bases[0])
-        self._epochs.truncate_from_end(end, write=False)
+        self._epochs.truncate_from_end(end)
         self._epochs.truncate_from_start(start, write=False)
         sealed += [segment.seal() for segment in recovered[:-1]]
         segments = Segments(self._files, self._directory, sealed, recovered[-1])
@@ -425,7 +425,7 @@ class _Loader:
             self._found_damage = True
             recovered = [segments.active]
             end = start
-            self._epochs.truncate_from_end(0, write=False)
+            self._epochs.truncate_from_end(0)
             producers.clear()
         if self._epochs_lost or self._epochs.entries != known_epochs:
             self._epochs.write(sync=self._sync)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from spark_kafkalite.log.steps import run_steps
 from spark_kafkalite.log.truncation import full_truncation, truncation_to
 from spark_kafkalite.net.outbox import FileEndedError, FileRange, Outbox
 from spark_kafkalite.records import kernel
+from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 from tests.lab.batches import make_batch, make_stored_batch
 from tests.unit.log.conftest import LogOpener
 
@@ -123,6 +125,50 @@ def test_on_a_read_only_disk_nothing_is_begun(open_log: LogOpener) -> None:
     assert log.disk.resume()
     run_steps(truncation_to(log, 5))
     assert log.log_end_offset == 5
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_without_room_for_small_files_the_cut_is_made_all_the_same(
+    open_log: LogOpener, fs: MemoryFs, is_stopped: bool
+) -> None:
+    log = filled(open_log)
+    fs.fail("pwrite", errno.ENOSPC, path_part="leader-epoch")
+    run_steps(truncation_to(log, 5))
+    assert (log.log_end_offset, log.failure, log.epochs.unwritten) == (5, None, True)
+    assert log.disk.resume()
+    copy_at_once(log, make_stored_batch(5, 1))
+    if is_stopped:
+        # Killed: what the file of epochs says of offset 8 is of the log that was cut.
+        again = open_log(clean=False, recovery_point=5, on=fs.crash(CrashMode.PROCESS))
+        assert (again.log_end_offset, again.epochs.entries) == (6, [(0, 0), (1, 4)])
+    else:
+        job = log.start_flush()
+        assert job is not None
+        job.run()
+        log.finish_flush(job)
+        assert not log.epochs.unwritten
+
+
+def test_without_room_for_the_recovery_point_nothing_is_begun(
+    open_log: LogOpener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(open_log)
+    is_full = True
+
+    def write() -> None:
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(log.local, "_note_recovery_points", lambda: write)
+    for steps in (truncation_to(log, 5), full_truncation(log, 0)):
+        with pytest.raises(KafkaStorageError, match="cannot lower the recovery point of t-0: No space left on device"):
+            run_steps(steps)
+        assert log.failure is None and log.local.is_usable
+        assert (log.log_end_offset, log.recovery_point) == (12, 12)
+    is_full = False
+    assert log.disk.resume()
+    run_steps(truncation_to(log, 5))
+    assert (log.log_end_offset, log.recovery_point) == (5, 5)
 
 
 def test_producers_go_back_with_the_log(open_log: LogOpener) -> None:
