@@ -31,7 +31,7 @@ _NO_OFFSET = -1
 class LeaderEpochs:
     """The leader epochs of one partition."""
 
-    __slots__ = ("_fs", "_latest_in_file", "_path", "_starts", "epochs", "latest", "unwritten")
+    __slots__ = ("_fs", "_latest_in_file", "_path", "_removed_from", "_starts", "epochs", "latest", "unwritten")
 
     def __init__(self, fs: Fs, path: str, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._fs = fs
@@ -46,6 +46,8 @@ class LeaderEpochs:
         self.unwritten = False
         # Later epochs are in memory only.
         self._latest_in_file = NO_LEADER_EPOCH
+        # From here on the file may have epochs that were removed.
+        self._removed_from = MAX_INT64
 
     @classmethod
     def load(cls, fs: Fs, path: str) -> LeaderEpochs:
@@ -103,15 +105,16 @@ class LeaderEpochs:
         self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH
         self.unwritten = True
 
-    def lacks_epoch_before(self, end_offset: int) -> bool:
-        """Return whether the checkpoint may lack an epoch that wrote something below ``end_offset``.
+    def must_be_written(self, end_offset: int) -> bool:
+        """Return whether the checkpoint may be wrong about what is below ``end_offset``.
 
-        Not only the latest one: that may have written nothing yet, and one before it may be in memory only as well.
+        It may lack an epoch that wrote something there, not only the latest one: that may have written nothing yet, and
+        one before it may be in memory only as well. Or it has one that was removed.
         """
         if not self.unwritten:
             return False
         first = bisect_right(self.epochs, self._latest_in_file)
-        return first < len(self._starts) and self._starts[first] < end_offset
+        return self._removed_from < end_offset or (first < len(self._starts) and self._starts[first] < end_offset)
 
     def write(self, *, sync: bool = True) -> None:
         """Replace the checkpoint file by what is in memory; ``unwritten`` stays set when that fails."""
@@ -119,6 +122,7 @@ class LeaderEpochs:
         write_epochs(self._fs, self._path, self.entries, sync=sync)
         self.unwritten = False
         self._latest_in_file = self.latest
+        self._removed_from = MAX_INT64
 
     def epoch_at(self, offset: int) -> int:
         """Return the epoch that wrote ``offset``, -1 when that is not known."""
@@ -147,6 +151,7 @@ class LeaderEpochs:
             keep -= 1
         if keep == len(self._starts):
             return False
+        self._removed_from = min(self._removed_from, self._starts[keep])
         del self.epochs[keep:]
         del self._starts[keep:]
         self.latest = self.epochs[-1] if self.epochs else NO_LEADER_EPOCH

@@ -460,7 +460,7 @@ class PartitionLog:
             self.finish_flush(job)
 
     def _write_epochs(self) -> None:
-        if self.epochs.lacks_epoch_before(self.log_end_offset):
+        if self.epochs.must_be_written(self.log_end_offset):
             self.epochs.write(sync=False)
             self.local.unsynced.add_path(f"{self.directory}/{LEADER_EPOCH_FILE}")
 

@@ -9,6 +9,7 @@ import pytest
 
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.copying import copy_at_once
+from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, read_epochs
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import run_steps
 from spark_kafkalite.log.truncation import full_truncation, truncation_to
@@ -16,7 +17,7 @@ from spark_kafkalite.net.outbox import FileEndedError, FileRange, Outbox
 from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
 from tests.lab.batches import make_batch, make_stored_batch
-from tests.unit.log.conftest import LogOpener
+from tests.unit.log.conftest import DIRECTORY, LogOpener
 
 # Files in memory have no descriptor; nothing is sent from it.
 ANY_FILE = SimpleNamespace(fileno=lambda: 0)
@@ -127,26 +128,28 @@ def test_on_a_read_only_disk_nothing_is_begun(open_log: LogOpener) -> None:
     assert log.log_end_offset == 5
 
 
-@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_without_room_for_small_files_the_cut_is_made_all_the_same(
-    open_log: LogOpener, fs: MemoryFs, is_stopped: bool
+    open_log: LogOpener, fs: MemoryFs, is_killed: bool
 ) -> None:
     log = filled(open_log)
     fs.fail("pwrite", errno.ENOSPC, path_part="leader-epoch")
     run_steps(truncation_to(log, 5))
     assert (log.log_end_offset, log.failure, log.epochs.unwritten) == (5, None, True)
     assert log.disk.resume()
-    copy_at_once(log, make_stored_batch(5, 1))
-    if is_stopped:
-        # Killed: what the file of epochs says of offset 8 is of the log that was cut.
+    for offset in range(5, 9):
+        copy_at_once(log, make_stored_batch(offset, 1))
+    # What the file of epochs says of offset 8 is of the log that was cut.
+    if is_killed:
         again = open_log(clean=False, recovery_point=5, on=fs.crash(CrashMode.PROCESS))
-        assert (again.log_end_offset, again.epochs.entries) == (6, [(0, 0), (1, 4)])
+        assert (again.log_end_offset, again.epochs.entries) == (9, [(0, 0), (1, 4)])
     else:
         job = log.start_flush()
         assert job is not None
         job.run()
         log.finish_flush(job)
         assert not log.epochs.unwritten
+        assert read_epochs(fs, f"{DIRECTORY}/{LEADER_EPOCH_FILE}") == [(0, 0), (1, 4)]
 
 
 def test_without_room_for_the_recovery_point_nothing_is_begun(
