@@ -60,7 +60,7 @@ class ProducerMetrics:
         self._node(node).sent.observe(request_bytes, now_s)
 
     def answered(self, node: int, seconds: float, answer_bytes: int, throttle_ms: int, now_s: float) -> None:
-        """Count an answer. ``throttle_ms``: as the broker says, 0 where the client keeps to its quotas."""
+        """Count an answer. ``throttle_ms``: the throttle time in it, 0 where the client keeps to its quotas."""
         self._throttled_ms.observe(throttle_ms, now_s)
         of_node = self._node(node)
         of_node.latency_ms.observe(1000 * seconds, now_s)
