@@ -2,10 +2,10 @@
 
     python -m tests.boards [--seconds SECONDS] [PICTURE ...]
 
-For so many seconds three brokers have a producer and a group; one broker is killed and starts again. Prometheus
-evaluates the board's own queries. There is no Grafana: headless Chromium draws the panels with the components that
-Grafana is made of (``@grafana/ui``, installed by npm into ``.venv/boards`` the first time). Where one of these programs
-is missing, or the board has not changed, the pictures stay as they are.
+For so many seconds three brokers have a producer, a group and a streaming query; one broker is killed and starts
+again. Prometheus evaluates the board's own queries. There is no Grafana: headless Chromium draws the panels with the
+components that Grafana is made of (``@grafana/ui``, installed by npm into ``.venv/boards`` the first time). Where one
+of these programs is missing, or the board has not changed, the pictures stay as they are.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import argparse
 import hashlib
 import json
 import math
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -29,7 +31,7 @@ from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.client.test_exporter import exporter
 from tests.interop.monitoring.prometheus_server import CONF, Prometheus
-from tests.interop.monitoring.test_boards import VARIABLES
+from tests.interop.monitoring.test_boards import VARIABLES, served
 from tests.paths import PROJECT
 
 HERE: Final = Path(__file__).parent
@@ -41,6 +43,7 @@ DRAWN_OF: Final = HERE / "drawn_of.sha256"
 # The rows of the board that each picture has.
 PICTURES: Final = {
     "board-cluster": ("Cluster", "Traffic", "What brokers wait for", "Disks and logs", "Groups"),
+    "board-spark": ("Spark: streaming queries and loads",),
 }
 WIDTH: Final = 1050
 ROW_HEIGHT: Final = 27
@@ -89,7 +92,27 @@ def traffic(cluster: KafkaliteCluster) -> Iterator[None]:
             thread.join()
 
 
-def answers(directory: Path, seconds: float) -> tuple[list[dict[str, Any]], float, float]:
+@contextmanager
+def spark(cluster: KafkaliteCluster, directory: Path) -> Iterator[list[str]]:
+    """Run a streaming query, and a load to its end; give the addresses of their metrics when both have some."""
+    lake = directory / "lake"
+    query = [sys.executable, "-m", "tests.boards.query", cluster.bootstrap, str(directory)]
+    load = [sys.executable, "-m", "spark_kafkalite.cli", "jobs", "run", "hadoop_load", "--topic", "orders"]
+    load += ["--bootstrap-server", cluster.bootstrap, "--destination", str(lake), "--metrics-file", f"{lake}.prom"]
+    with subprocess.Popen(query, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        subprocess.run(load, check=True, cwd=PROJECT, stdout=subprocess.DEVNULL)
+        address = running.stdout.readline().strip()
+        if not address:
+            raise SystemExit("The streaming query has failed; its messages are above.")
+        # node_exporter serves the files of loads in this way.
+        with served(Path(f"{lake}.prom").read_text()) as node:
+            yield [address, node]
+        running.communicate()
+        assert running.returncode == 0
+
+
+def answers(directory: Path, seconds: float, *, with_spark: bool) -> tuple[list[dict[str, Any]], float, float]:
     """Run all of it for so long; return the board's panels with their series, and the time of the first and last."""
     directory.mkdir()
     with ExitStack() as running:
@@ -103,6 +126,8 @@ def answers(directory: Path, seconds: float) -> tuple[list[dict[str, Any]], floa
             "kafkalite": [str(each["metrics.listener"]) for each in listeners.values()],
             "kafkalite-exporter": [running.enter_context(exporter(cluster.bootstrap)).split("/")[2]],
         }
+        if with_spark:
+            targets["kafkalite-spark"] = running.enter_context(spark(cluster, directory))
         token = directory / "token"
         token.write_text("not asked for\n")
         prometheus = running.enter_context(Prometheus(directory / "prometheus", targets, token))
@@ -132,10 +157,9 @@ def drawn(
         expression = expression.replace(name, value)
     times = [began_s + number * STEP_S for number in range(int((ended_s - began_s) / STEP_S) + 1)]
     for labels, points in prometheus.query_range(expression, began_s, ended_s, step_s=STEP_S):
-        name = legend
-        for label, value in labels.items():
-            # The picture does not say where on this host the directories were.
-            name = name.replace(f"{{{{{label}}}}}", value.replace(str(directory), ""))
+        # As Grafana: a label that the series lacks is an empty text. Directories are shown without their place here.
+        name = " ".join(re.sub(r"\{\{(\w+)\}\}", lambda found, of=labels: of.get(found[1], ""), legend).split())
+        name = name.replace(str(directory), "")
         found = {round((at - began_s) / STEP_S): value for at, value in points}
         values = [found.get(number) for number in range(len(times))]
         yield {"name": name, "times": [1000 * at for at in times], "values": values}
@@ -168,12 +192,14 @@ def installed(directory: Path) -> None:
 
 
 def draw(directory: Path, name: str, panels: list[dict[str, Any]], began_s: float, ended_s: float) -> None:
-    """Have Chromium draw the panels of one picture into docs/images."""
+    """Have Chromium draw the panels of one picture into docs/images. Raises SystemExit where a panel has no series."""
     taken, row = [], ""
     for panel in panels:
         row = panel["title"] if panel["type"] == "row" else row
         if row in PICTURES[name]:
             taken.append(panel)
+    if empty := [panel["title"] for panel in taken if panel["type"] != "row" and not panel["series"]]:
+        raise SystemExit(f"{name}.png stays as it is: no data for {', '.join(empty)}")
     top = min(panel["gridPos"]["y"] for panel in taken)
     for panel in taken:
         panel["gridPos"]["y"] -= top
@@ -217,7 +243,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kafkalite-boards-") as name:
         directory = Path(name)
         installed(directory)
-        shown = answers(directory / "run", given.seconds)
+        shown = answers(directory / "run", given.seconds, with_spark="board-spark" in pictures)
         for picture in pictures:
             draw(directory, picture, *shown)
     if not given.pictures:
