@@ -148,6 +148,11 @@ def answers(directory: Path, seconds: float, *, with_spark: bool) -> tuple[list[
         return panels, began_s, ended_s
 
 
+def named(legend: str, labels: dict[str, str]) -> str:
+    """Return the legend of a series. A label that the series lacks is an empty text, as in Grafana."""
+    return " ".join(re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), legend).split())
+
+
 def drawn(
     prometheus: Prometheus, target: dict[str, str], began_s: float, ended_s: float, directory: Path
 ) -> Iterator[dict[str, Any]]:
@@ -157,9 +162,8 @@ def drawn(
         expression = expression.replace(name, value)
     times = [began_s + number * STEP_S for number in range(int((ended_s - began_s) / STEP_S) + 1)]
     for labels, points in prometheus.query_range(expression, began_s, ended_s, step_s=STEP_S):
-        # As Grafana: a label that the series lacks is an empty text. Directories are shown without their place here.
-        name = " ".join(re.sub(r"\{\{(\w+)\}\}", lambda found, of=labels: of.get(found[1], ""), legend).split())
-        name = name.replace(str(directory), "")
+        # The picture does not say where on this host the directories were.
+        name = named(legend, labels).replace(str(directory), "")
         found = {round((at - began_s) / STEP_S): value for at, value in points}
         values = [found.get(number) for number in range(len(times))]
         yield {"name": name, "times": [1000 * at for at in times], "values": values}
