@@ -23,7 +23,9 @@ def main(bootstrap: str, directory: str) -> None:
     spark = builder.config("spark.python.authenticate.socketTimeout", "10min").getOrCreate()
     host, port = install_listener(spark).serve()
     orders = spark.readStream.format("kafkalite").option("kafka.bootstrap.servers", bootstrap)
-    rows = orders.option("subscribe", "orders").option("startingOffsets", "earliest").load().select("key", "value")
+    # It begins behind, and catches up in some batches.
+    orders = orders.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "10000")
+    rows = orders.option("subscribe", "orders").load().select("key", "value")
     revenue = rows.writeStream.format("kafkalite").option("kafka.bootstrap.servers", bootstrap)
     revenue = revenue.option("topic", "revenue").option("checkpointLocation", f"{directory}/checkpoint")
     query = revenue.queryName("revenue").trigger(processingTime="5 seconds").start()
