@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from spark_kafkalite.model import BrokerId
@@ -11,7 +11,6 @@ from spark_kafkalite.registry.node_json import (
     MAX_INT32,
     MAX_INT64,
     MOST_FIELDS_BYTES,
-    NO_FIELDS,
     MalformedNode,
     decode_object,
     encode_object,
@@ -49,13 +48,17 @@ class ProducerIdBlock:
             return cls(BrokerId(number(fields["broker"], 0, MAX_INT32)), first, last, unknown)
 
     @classmethod
-    def after(cls, last: ProducerIdBlock | None, broker_id: BrokerId) -> ProducerIdBlock:
-        """Return the block after ``last`` (None: the first block). Raises MalformedNode if no block is left."""
-        first = 0 if last is None else last.last + 1
+    def after(cls, last: ProducerIdBlock, broker_id: BrokerId) -> ProducerIdBlock:
+        """Return the block after ``last``. Raises MalformedNode if no block is left."""
+        first = last.last + 1
         if first > MAX_INT64 - PRODUCER_ID_BLOCK_SIZE:
             raise MalformedNode(
                 f"registry node {PRODUCER_ID_BLOCK} states that all producer ids up to {first - 1} are in use, which "
                 "leaves none: set block_end to the largest id that producers really have"
             )
-        unknown = NO_FIELDS if last is None else last.unknown
-        return cls(broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1, unknown)
+        return replace(cls.from_number(first, broker_id), unknown=last.unknown)
+
+    @classmethod
+    def from_number(cls, first: int, broker_id: BrokerId) -> ProducerIdBlock:
+        """Return the block that begins with the id ``first``."""
+        return cls(broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1)

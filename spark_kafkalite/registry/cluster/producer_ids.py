@@ -5,6 +5,10 @@ broker stops are lost; there are 2^63 of them. Source: kafka.coordinator.transac
 is taken ahead of need, so that new producers do not wait while the registry is unavailable for a while. The broker
 takes the first one when it joins, each later one when a tenth of the last is left (as
 kafka.coordinator.transaction.RPCProducerIdManager).
+
+Somebody may remove the node, or write there what cannot be read. From number 0 on the ids would be given out twice, and
+a broker would take the records of one producer for repeated ones of another. So the next block begins at the time of
+the day in microseconds, which no count of blocks has come to.
 """
 
 from __future__ import annotations
@@ -12,10 +16,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import Final
 
+from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, ProducerId
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK, PRODUCER_ID_BLOCK_SIZE, ProducerIdBlock
 from spark_kafkalite.registry.store import BadVersion, NodeExists, NoNode, Store, answer
 
@@ -27,9 +34,12 @@ _TAKE_AHEAD_AT: Final = PRODUCER_ID_BLOCK_SIZE // 10
 class ProducerIdManager:
     """This broker's supply of producer ids. Used from one event loop."""
 
-    def __init__(self, store: Store, broker_id: BrokerId) -> None:
+    def __init__(self, store: Store, broker_id: BrokerId, clock: Clock, is_first: Callable[[], bool]) -> None:
+        """``is_first`` returns whether no producer can have an id yet if the registry names no block."""
         self._store = store
         self._broker_id = broker_id
+        self._clock = clock
+        self._is_first = is_first
         self._next = 0
         self._until = 0
         # The last id of the last block that was taken, given out or not; -1 before the first.
@@ -84,14 +94,29 @@ class ProducerIdManager:
             try:
                 data, stat = await answer(self._store.get(PRODUCER_ID_BLOCK))
             except NoNode:
-                block = ProducerIdBlock.after(None, self._broker_id)
+                block = self._block_without_last(f"registry node {PRODUCER_ID_BLOCK} is gone")
                 with contextlib.suppress(NodeExists):
                     await answer(self._store.create(PRODUCER_ID_BLOCK, block.encode(), make_parents=True))
-                    self.last_taken = block.last
-                    return block
+                    return self._taken(block)
                 continue
-            block = ProducerIdBlock.after(ProducerIdBlock.decode(data), self._broker_id)
+            try:
+                last = ProducerIdBlock.decode(data)
+            except MalformedNode as malformed:
+                block = self._block_without_last(str(malformed))
+            else:
+                block = ProducerIdBlock.after(last, self._broker_id)
             with contextlib.suppress(BadVersion, NoNode):
                 await answer(self._store.set(PRODUCER_ID_BLOCK, block.encode(), stat.version))
-                self.last_taken = block.last
-                return block
+                return self._taken(block)
+
+    def _taken(self, block: ProducerIdBlock) -> ProducerIdBlock:
+        self.last_taken = block.last
+        return block
+
+    def _block_without_last(self, why: str) -> ProducerIdBlock:
+        """Return the block after one that the registry does not name (any more)."""
+        if self.last_taken < 0 and self._is_first():
+            return ProducerIdBlock.from_number(0, self._broker_id)
+        block = ProducerIdBlock.from_number(max(self._clock.wall_ms() * 1000, self.last_taken + 1), self._broker_id)
+        _LOG.warning("%s; new producers get ids from %d on, so that no id is given out twice", why, block.first)
+        return block

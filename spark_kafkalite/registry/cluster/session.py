@@ -73,7 +73,11 @@ class RegistrySession:
             balance=balance,
             slices=slices,
         )
-        self.producer_ids = ProducerIdManager(store, broker_id)
+        # A broker takes its first block when it joins the cluster, before the cluster has topics; one with a registry
+        # of its own when the first producer asks.
+        self.producer_ids = ProducerIdManager(
+            store, broker_id, clock, is_first=lambda: on_answer is None or not view.state.topics
+        )
         # Set once the registry has ended the session, or is known to have gone.
         self.lost = asyncio.Event()
         self._broker_id = broker_id

@@ -137,7 +137,7 @@ def test_leader_and_isr_is_kafkas_json() -> None:
 
 
 def test_producer_id_blocks_follow_each_other() -> None:
-    first = ProducerIdBlock.after(None, BrokerId(1))
+    first = ProducerIdBlock.from_number(0, BrokerId(1))
     assert first.encode() == b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}'
     second = ProducerIdBlock.after(ProducerIdBlock.decode(first.encode()), BrokerId(2))
     assert (second.first, second.last) == (1000, 1999)
@@ -335,7 +335,7 @@ def test_fields_of_a_newer_version_survive_a_rewrite() -> None:
     changed = elected.as_node(4, ControllerEpoch(2), state.unknown).encode()
     assert json.loads(changed) == {**json.loads(changed), **NEWER}
 
-    block = ProducerIdBlock.decode(with_fields(ProducerIdBlock.after(None, BrokerId(1)).encode(), NEWER))
+    block = ProducerIdBlock.decode(with_fields(ProducerIdBlock.from_number(0, BrokerId(1)).encode(), NEWER))
     changed = ProducerIdBlock.after(block, BrokerId(2)).encode()
     assert json.loads(changed) == {**json.loads(changed), **NEWER}
 

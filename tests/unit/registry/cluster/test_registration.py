@@ -1,4 +1,5 @@
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -13,11 +14,12 @@ from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster import registration
 from spark_kafkalite.registry.cluster.producer_ids import ProducerIdManager
-from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK, PRODUCER_ID_BLOCK_SIZE
-from spark_kafkalite.registry.store import Exists, Request, SessionState
+from spark_kafkalite.registry.producer_id_block import PRODUCER_ID_BLOCK, PRODUCER_ID_BLOCK_SIZE, ProducerIdBlock
+from spark_kafkalite.registry.store import Exists, Request, SessionState, Store
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import BrokerRegistration
+from spark_kafkalite.testing.manual_clock import ManualClock
 from tests.patience import PATIENCE_S, wait_until_async
 from tests.unit.registry.virtual_time import follow, run
 
@@ -223,6 +225,35 @@ def test_a_holder_that_has_gone_unheard_is_no_duplicate(
     assert (stat.czxid, stat.ephemeral_owner) == (epoch, new.session_id)
 
 
+def supply_of(store: Store, number: int = 1, *, is_first: bool = True) -> ProducerIdManager:
+    return ProducerIdManager(store, BrokerId(number), ManualClock(), lambda: is_first)
+
+
+@pytest.mark.parametrize("left", [None, b"no block", b'{"version":1,"broker":1,"block_start":"-5","block_end":"5"}'])
+def test_producer_ids_are_not_given_again_when_their_node_is_lost(
+    registry: EmbeddedRegistry, caplog: pytest.LogCaptureFixture, left: bytes | None
+) -> None:
+    """A broker would take a new producer's records for those of the older one with its id."""
+
+    async def given(broker: int) -> list[int]:
+        follow(registry)
+        supply = supply_of(store, broker, is_first=False)
+        return [await supply.next_id() for _ in range(PRODUCER_ID_BLOCK_SIZE)]
+
+    store = EmbeddedStore(registry)
+    store.create(PRODUCER_ID_BLOCK, ProducerIdBlock.from_number(5_000_000, BrokerId(1)).encode()).result()
+    before = run(given(1))
+    if left is None:
+        store.delete(PRODUCER_ID_BLOCK).result()
+    else:
+        store.set(PRODUCER_ID_BLOCK, left).result()
+    after = run(given(2)) + run(given(1))
+    assert min(after) > max(before)
+    assert len(set(after)) == 2 * PRODUCER_ID_BLOCK_SIZE
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert PRODUCER_ID_BLOCK in line and f"from {min(after)} on" in line
+
+
 def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
     """Many are asked for at once where one block ends."""
     before, at_once = PRODUCER_ID_BLOCK_SIZE - 50, 100
@@ -233,8 +264,8 @@ def test_producer_ids_are_never_given_twice(registry: EmbeddedRegistry) -> None:
         return given + list(await asyncio.gather(*(supply.next_id() for _ in range(at_once))))
 
     store = EmbeddedStore(registry)
-    first = run(many(ProducerIdManager(store, BrokerId(1))))
-    second = run(many(ProducerIdManager(store, BrokerId(2))))
+    first = run(many(supply_of(store)))
+    second = run(many(supply_of(store, 2)))
     assert len(set(first + second)) == 2 * (before + at_once)
     assert second[0] == 2 * PRODUCER_ID_BLOCK_SIZE
 
@@ -243,7 +274,7 @@ def test_producer_ids_are_there_while_the_registry_is_away(registry: EmbeddedReg
     async def work() -> list[int]:
         follow(registry)
         store = SilentStore(registry, session_timeout_ms=1000)
-        supply = ProducerIdManager(store, BrokerId(1))
+        supply = supply_of(store)
         supply.take_ahead()
         await taken_ahead(supply)
         given = [await supply.next_id() for _ in range(950)]
@@ -265,8 +296,8 @@ def test_a_block_that_could_not_be_taken_ahead_is_taken_at_need(registry: Embedd
     async def work() -> list[int]:
         follow(registry)
         store = EmbeddedStore(registry)
-        supply = ProducerIdManager(store, BrokerId(1))
-        await asyncio.wrap_future(store.create(PRODUCER_ID_BLOCK, b"no block"))
+        supply = supply_of(store)
+        await asyncio.wrap_future(store.create(PRODUCER_ID_BLOCK, ProducerIdBlock.from_number(2**63 - 1000, BrokerId(1)).encode()))
         supply.take_ahead()
         await asyncio.sleep(0)
         assert supply._taking_ahead is not None
