@@ -32,7 +32,9 @@ _MOST_TOLD: Final = 20
 
 
 class MalformedNode(RegistryError):
-    """A node's data is not what its path promises."""
+    """A node's data is not what its path promises. ``remedy`` is what an operator does about it."""
+
+    remedy = "write what it should hold"
 
 
 def encode_object(fields: Mapping[str, Any]) -> bytes:

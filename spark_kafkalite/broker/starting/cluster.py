@@ -181,4 +181,4 @@ async def join_cluster(
 def _follower(authorizer: Authorizer | None) -> AclFollower | None:
     if authorizer is None:
         return None
-    return AclFollower(authorizer.put, lambda: [resource for resource, _ in authorizer.acls.resources()])
+    return AclFollower(authorizer.put, authorizer.acls.resources)

@@ -17,8 +17,7 @@ from typing import Final
 
 from spark_kafkalite.acls import AccessControlEntry, PatternType, Resource, ResourceType
 from spark_kafkalite.redaction import shown_name
-from spark_kafkalite.registry import acl_nodes
-from spark_kafkalite.registry.acl_changes import make_base_nodes
+from spark_kafkalite.registry import acl_changes, acl_nodes
 from spark_kafkalite.registry.cluster.notice_watch import NoticeWatch, each
 from spark_kafkalite.registry.guarded_nodes import make_private
 from spark_kafkalite.registry.node_json import MalformedNode
@@ -44,11 +43,14 @@ Put = Callable[[Resource, Collection[AccessControlEntry]], None]
 
 
 class AclFollower:
-    """Where the ACLs go: ``put`` takes those of one resource, ``known`` gives the resources that have some."""
+    """Where the ACLs go: ``put`` takes those of one resource, ``known`` gives the resources that have some, with
+    them."""
 
-    def __init__(self, put: Put, known: Callable[[], Iterable[Resource]]) -> None:
+    def __init__(self, put: Put, known: Callable[[], Iterable[tuple[Resource, acl_changes.Entries]]]) -> None:
         self.put = put
         self.known = known
+        # As NoticeWatch takes them.
+        self.roots = dict.fromkeys((acl_nodes.LITERAL_ACLS, acl_nodes.EXTENDED_ACLS), 0)
         # Those whose nodes cannot be read, with the reason that is in the log.
         self._unreadable: dict[Resource, str] = {}
 
@@ -98,11 +100,11 @@ class AclWatch(NoticeWatch):
     """Follows the notices of one session."""
 
     def __init__(self, store: Store, acls: AclFollower) -> None:
-        super().__init__(store, acl_nodes.CHANGES.values(), "all ACLs")
+        super().__init__(store, acl_nodes.CHANGES.values(), "all ACLs", acls.roots)
         self._acls = acls
 
     async def make_nodes(self) -> None:
-        await make_base_nodes(self._store)
+        await acl_changes.make_base_nodes(self._store)
         await make_private(self._store, acl_nodes.ROOT_PATHS)
 
     def is_notice(self, name: str) -> bool:
@@ -121,11 +123,22 @@ class AclWatch(NoticeWatch):
             self.not_readable(error)
             return None
 
+    async def write_again(self, root: str) -> int:
+        known = {
+            each: entries for each, entries in self._acls.known() if acl_nodes.acl_path(each).startswith(f"{root}/")
+        }
+
+        async def write(resource: Resource) -> None:
+            await acl_changes.alter_acls(self._store, resource, lambda old: old or known[resource])
+
+        await each(write, known, _AT_ONCE)
+        return len(known)
+
     async def read_all(self) -> None:
         kinds = [(pattern, kind) for pattern in PatternType for kind in ResourceType]
         found = [resource for some in await each(self._resources, kinds, _AT_ONCE) for resource in some]
         await each(self._read, found, _AT_ONCE)
-        for gone in set(self._acls.known()).difference(found):
+        for gone in {resource for resource, _ in self._acls.known()}.difference(found):
             self._acls.take(gone, ())
 
     async def _resources(self, kind: tuple[PatternType, ResourceType]) -> list[Resource]:

@@ -1,9 +1,9 @@
 """The settings of users, client ids and addresses, kept current through Kafka's notices in ``/config/changes``.
 
 Every change leaves a notice (``config_nodes``), which ``notice_watch`` follows. The settings outlive the session: while
-the registry is unavailable, the last known ones hold. If a node cannot be read, its user has no credential any more,
-whatever the node held before: another program may have written there that the user is gone. Quotas stay as they are
-known.
+the registry is unavailable, the last known ones hold. They are written again if the node above all of a kind was
+removed. If a node cannot be read, its user has no credential any more, whatever the node held before: another program
+may have written there that the user is gone. Quotas stay as they are known.
 
 Lives in one event loop. A listener receives the entity path (``registry.entity_nodes``) and its settings, which are
 empty when the entity has none any more.
@@ -20,6 +20,7 @@ from typing import Final
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry import entity_nodes, znodes
 from spark_kafkalite.registry.cluster.notice_watch import NoticeWatch, each
+from spark_kafkalite.registry.config_nodes import alter_entity
 from spark_kafkalite.registry.entity_nodes import CLIENTS, IPS, USERS
 from spark_kafkalite.registry.guarded_nodes import guard_parents, make_private
 from spark_kafkalite.registry.node_json import MalformedNode
@@ -50,6 +51,8 @@ class EntityConfigs:
         self._listeners: list[EntityListener] = []
         # Those whose nodes cannot be read, with the reason that is in the log.
         self._unreadable: dict[str, str] = {}
+        # As NoticeWatch takes them.
+        self.roots = dict.fromkeys(entity_nodes.ROOTS, 0)
 
     def add_listener(self, listener: EntityListener) -> None:
         """Have ``listener`` called with each entity whose settings have changed."""
@@ -135,7 +138,7 @@ class EntityWatch(NoticeWatch):
     """Follows the notices of one session."""
 
     def __init__(self, store: Store, configs: EntityConfigs) -> None:
-        super().__init__(store, (znodes.CONFIG_CHANGES,), "all settings of users and clients")
+        super().__init__(store, (znodes.CONFIG_CHANGES,), "all settings of users and clients", configs.roots)
         self._configs = configs
 
     async def make_nodes(self) -> None:
@@ -163,6 +166,17 @@ class EntityWatch(NoticeWatch):
             self.not_readable(error)
             return None
         return entity if entity.partition("/")[0] in (USERS, CLIENTS, IPS) else None
+
+    async def write_again(self, root: str) -> int:
+        entities = list(self._configs.entities())
+        below = [entity for entity in entities if entity_nodes.entity_node(entity).startswith(f"{root}/")]
+
+        async def write(entity: str) -> None:
+            known = self._configs.config(entity)
+            await alter_entity(self._store, entity, lambda old: old or known)
+
+        await each(write, below, _AT_ONCE)
+        return len(below)
 
     async def read_all(self) -> None:
         found: list[str] = []

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.registry.cluster.inbox import Inbox, Take
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import MAX_READ_AT_ONCE, NoAuth, NoNode, Store, Watcher, WatchEvent
 from spark_kafkalite.slices import Slices, Work
 
@@ -156,7 +157,7 @@ class NodeReads:
                 yield from work
         except RegistryError as error:
             # What was known before stands; a broker must not stop because another program wrote a bad node.
-            remedy = "let this broker read it (setAcl)" if isinstance(error, NoAuth) else "write what it should hold"
+            remedy = error.remedy if isinstance(error, MalformedNode) else "let this broker read it (setAcl)"
             _LOG.error("%s; what was known before stays in force: %s", error, remedy)
         except Exception:
             # A fault here costs what the node says, not the news of all others.

@@ -3,7 +3,8 @@
 There may be ten thousand nodes, so they have no watches. Every change of one leaves a notice, a sequence node below a
 parent, and one watch on each parent is enough. The watches are set before anything is read, so no change is missed. In
 each new session, after a connection was lost, and after a notice that cannot be read, all nodes are read again. Parents
-that were removed are made again.
+that were removed are made again. So are the nodes below a root that was removed as a whole, from what this broker
+knows: nobody deletes all users or ACLs in this way, and clients could not authenticate, or might do everything.
 
 Lives in one event loop.
 """
@@ -19,8 +20,8 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from spark_kafkalite.errors import RegistryError
+from spark_kafkalite.registry.cluster.registration import check_not_emptied
 from spark_kafkalite.registry.store import NoNode, SessionState, Store, WatchEvent, answer, call_in_loop
-from spark_kafkalite.registry.znodes import CLUSTER_ID
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,10 +37,12 @@ T = TypeVar("T")
 class NoticeWatch(ABC):
     """Follows the notices below some parents. A subclass knows what notices look like, and what they name."""
 
-    def __init__(self, store: Store, parents: Iterable[str], what: str) -> None:
-        """``what`` is all that notices are about, for the log: "all ACLs"."""
+    def __init__(self, store: Store, parents: Iterable[str], what: str, roots: dict[str, int]) -> None:
+        """``what`` is all that notices are about, for the log: "all ACLs". ``roots`` has each node that all these stand
+        below, and the creation zxid under which it was read last, 0 before the first time; it outlives the session."""
         self._store = store
         self._what = what
+        self._roots = roots
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._must_reload = False
@@ -62,6 +65,11 @@ class NoticeWatch(ABC):
     @abstractmethod
     async def read_named(self, parent: str, notices: list[str]) -> None:
         """Read again the nodes that notices name. Raises RegistryError."""
+
+    @abstractmethod
+    async def write_again(self, root: str) -> int:
+        """Write what is known of nodes below a root, as far as they are missing; return how many are known. Raises
+        RegistryError."""
 
     async def start(self) -> None:
         """Read everything, and begin to follow. Raises RegistryError."""
@@ -121,10 +129,10 @@ class NoticeWatch(ABC):
                 await asyncio.sleep(_RETRY_S)
 
     async def _make_nodes_again(self) -> None:
-        """Make nodes again that were removed by hand; in a registry that was emptied as a whole nothing is made."""
+        """Make nodes again that were removed by hand; in a registry that was emptied nothing is made."""
         with contextlib.suppress(RegistryError):
-            if await answer(self._store.exists(CLUSTER_ID)) is not None:
-                await self.make_nodes()
+            await check_not_emptied(self._store)
+            await self.make_nodes()
 
     async def _notices(self) -> Mapping[str, list[str]]:
         """Return the names of all notices by parent, in order, and leave the next watches."""
@@ -147,8 +155,24 @@ class NoticeWatch(ABC):
         """Read everything. The notices come first: what is written from now on has another one."""
         await answer(self._store.sync())
         notices = await self._notices()
+        for root in self._roots:
+            await self._check_root(root)
         await self.read_all()
         self._taken_up.update((parent, frozenset(names)) for parent, names in notices.items())
+
+    async def _check_root(self, root: str) -> None:
+        """Write the nodes below a root again if it is another one than was read last. Raises NoNode if it is gone."""
+        stat = await answer(self._store.exists(root))
+        if stat is None:
+            raise NoNode(f"registry node {root} is gone", root)
+        if self._roots[root] not in (0, stat.czxid) and (count := await self.write_again(root)):
+            _LOG.warning(
+                "registry node %s was removed with all below it, and the %d nodes there that this broker knows are "
+                "written again; to remove what they hold use kafkalite users, acls or configs",
+                root,
+                count,
+            )
+        self._roots[root] = stat.czxid
 
 
 async def each(work: Callable[[Item], Awaitable[T]], items: Iterable[Item], at_once: int) -> list[T]:

@@ -47,6 +47,10 @@ class DuplicateBrokerId(RegistryError):
     """Another live broker holds this broker id."""
 
 
+class RegistryEmptied(RegistryError):
+    """The registry of running brokers holds no cluster any more."""
+
+
 async def create_base_nodes(store: Store) -> list[str]:
     """Create the persistent nodes that everything else stands on, as far as they are missing; return those."""
     futures = {path: store.create(path, make_parents=True) for path in znodes.PERSISTENT_PATHS}
@@ -58,13 +62,32 @@ async def create_base_nodes(store: Store) -> list[str]:
     return made
 
 
+async def check_not_emptied(store: Store) -> None:
+    """Check that the registry has a cluster id or a topic. Without both it has been emptied or replaced, and no node is
+    made again: brokers that come later would take the registry for theirs.
+
+    Raises RegistryEmptied, RegistryError.
+    """
+    if await answer(store.exists(znodes.CLUSTER_ID)) is not None:
+        return
+    with contextlib.suppress(NoNode):
+        if await answer(store.children(znodes.TOPICS)):
+            return
+    raise RegistryEmptied(
+        f"the registry has neither {znodes.CLUSTER_ID} nor topics: it was emptied. Put its data back before the "
+        "sessions of brokers end: no broker starts with it as it is. If it is lost, stop all brokers and have it made "
+        "from their logs: kafkalite cluster recover-registry"
+    )
+
+
 async def make_base_nodes_again(store: Store) -> None:
     """Make base nodes again that were removed by hand, with one warning; none in a registry that was emptied.
 
     What fails is left to the next time.
     """
     with contextlib.suppress(RegistryError):
-        if await answer(store.exists(znodes.CONTROLLER_EPOCH)) is not None and (made := await create_base_nodes(store)):
+        await check_not_emptied(store)
+        if made := await create_base_nodes(store):
             _LOG.warning(
                 "registry nodes were gone that brokers need, and are made again, empty: %s; do not delete them",
                 ", ".join(made),

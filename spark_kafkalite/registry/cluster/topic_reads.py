@@ -243,6 +243,8 @@ class TopicReads:
         zxid = -1 if data is None else stat.mzxid
         if topic.config is not None and zxid == topic.config_zxid:
             return
+        if data is None and topic.config:
+            return  # somebody has removed the node of a topic that exists: the controller makes it again (lost_nodes)
         try:
             config = {} if data is None else znodes.decode_config(znodes.topic_config_path(name), _allowed(data))
         except (MalformedNode, NoAuth) as error:

@@ -270,7 +270,11 @@ class ClusterWatcher:
         known = self._brokers.get(broker_id)
         if known is not None and known.epoch > stat.czxid:
             return
-        found = znodes.BrokerRegistration.decode(broker_id, data)
+        try:
+            found = znodes.BrokerRegistration.decode(broker_id, data)
+        except MalformedNode as malformed:
+            malformed.remedy = f"delete the node, and broker {broker_id} registers again"
+            raise
         info = BrokerInfo.of(found, BrokerEpoch(stat.czxid))
         if info != known:
             self._brokers[broker_id] = info
@@ -285,7 +289,11 @@ class ClusterWatcher:
     def _apply_controller(self, result: tuple[bytes, Stat] | None) -> None:
         # A persistent node is no broker's: candidates remove it.
         is_held = result is not None and result[1].ephemeral_owner
-        controller_id = znodes.decode_controller(result[0]) if result is not None and is_held else znodes.NO_LEADER
+        try:
+            controller_id = znodes.decode_controller(result[0]) if result is not None and is_held else znodes.NO_LEADER
+        except MalformedNode as malformed:
+            malformed.remedy = "delete the node, and a broker becomes the controller"
+            raise
         if controller_id != self._controller_id:
             self._controller_id = controller_id
             self._dirty = True
@@ -329,10 +337,7 @@ class ClusterWatcher:
     def _apply_broker_config(self, entity: str, result: tuple[bytes, Stat] | None) -> None:
         known = self._broker_configs.get(entity)
         if result is None:
-            if known is not None:
-                del self._broker_configs[entity]
-                self._dirty = True
-            return
+            return  # settings that were known stay: the controller makes their node again (lost_nodes)
         data, stat = result
         if known is None or known[0] < stat.mzxid:
             config = znodes.decode_config(znodes.broker_config_path(entity), data)

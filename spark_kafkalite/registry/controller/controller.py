@@ -46,15 +46,21 @@ from spark_kafkalite.model import (
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState
 from spark_kafkalite.registry.cluster.log_report_reads import LogReportReads
-from spark_kafkalite.registry.cluster.registration import make_base_nodes_again
+from spark_kafkalite.registry.cluster.registration import (
+    RegistryEmptied,
+    check_not_emptied,
+    make_base_nodes_again,
+)
 from spark_kafkalite.registry.cluster.watcher import ClusterWatcher
 from spark_kafkalite.registry.controller.elections import Chosen, Elections
 from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited
+from spark_kafkalite.registry.controller.lost_nodes import LostNodes
 from spark_kafkalite.registry.controller.moves import AskedMove, Moves
 from spark_kafkalite.registry.controller.old_tools import OldTools
 from spark_kafkalite.registry.controller.preferred_leaders import LeaderBalance, out_of_balance
 from spark_kafkalite.registry.controller.topic_changes import TopicChanges
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec
+from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
     BadVersion,
     Check,
@@ -94,6 +100,8 @@ _GATHER_S: Final = 1.0
 _GATHER_QUIET_S: Final = 0.3
 # How often to see whether topics have their guards, those to be deleted are gone, and what old tools have left.
 _COMPLETED_EVERY_S: Final = 60.0
+# The same reason is said no oftener.
+_SAY_S: Final = 60.0
 # Partitions whose in-sync replicas are looked through in one piece.
 _LOOKED_AT_ONCE: Final = 1000
 
@@ -125,6 +133,7 @@ class Controller:
         # Of every broker, whether it has the role or not: any may be asked why a partition has no leader.
         self.log_reports = LogReportReads(store, self._slices, self._reports_changed)
         self._old_tools = OldTools(store, clock)
+        self._lost_nodes = LostNodes(store, self._slices, self._write)
         self._old_tools_at_s = 0.0
         self._last_resorts = LastResorts(self.log_reports, self._slices, self._wake)
         self._elections = Elections(
@@ -157,6 +166,7 @@ class Controller:
         self._registered = asyncio.Event()
         self._begun: asyncio.Future[None] | None = None
         self._pause_s = _FIRST_PAUSE_S
+        self._said = ("", 0.0)
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -243,7 +253,7 @@ class Controller:
                 return
             except (KafkaError, RegistryError) as failed:
                 error = failed
-                _LOG.warning("the controller's work failed; it is tried again in %.2f s: %s", self._pause_s, failed)
+                self._say(await self._reason_of(failed))
             except Exception as unforeseen:
                 error = unforeseen
                 _LOG.exception("the controller's work failed; it is tried again in %.2f s", self._pause_s)
@@ -256,6 +266,24 @@ class Controller:
                     await make_base_nodes_again(self._store)
                 await asyncio.sleep(self._pause_s)
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+
+    async def _reason_of(self, failed: Exception) -> Exception:
+        """Return what is to be said of a failure."""
+        if isinstance(failed, NoNode):
+            try:
+                await check_not_emptied(self._store)
+            except RegistryEmptied as emptied:
+                return emptied
+            except RegistryError:
+                pass
+        return failed
+
+    def _say(self, error: Exception) -> None:
+        now_s = self._loop.time()
+        text, said_s = self._said
+        if str(error) != text or now_s >= said_s + _SAY_S:
+            self._said = str(error), now_s
+            _LOG.warning("the controller's work failed; it is tried again until it succeeds: %s", error)
 
     def _tell_begun(self, error: BaseException | None) -> None:
         begun = self._begun
@@ -283,7 +311,9 @@ class Controller:
             # Before: a topic may be marked meanwhile.
             self._may_be_unfinished = False
             async with self._working:
-                await self._topics.finish_deletions(self._topic_marked)
+                if await self._topics.finish_deletions(self._topic_marked):
+                    self._may_be_unfinished = True
+                    self._wanted.set()
                 state = await self._watcher.caught_up()
                 await self._topics.complete_guards(state)
                 if state.topics_without_id:
@@ -292,6 +322,8 @@ class Controller:
         if (now_s := asyncio.get_running_loop().time()) >= self._old_tools_at_s:
             self._old_tools_at_s = now_s + _COMPLETED_EVERY_S
             await self._old_tools.look()
+            async with self._working:
+                await self._lost_nodes.look(await self._watcher.caught_up())
         while self.is_active and self._elections.are_due:
             async with self._working:
                 await self._elections.run(await self._watcher.caught_up())
@@ -384,10 +416,8 @@ class Controller:
     async def _take_role(self) -> bool:
         """Create /controller and raise the epoch in one step; return whether this session has the role."""
         while True:
-            with contextlib.suppress(NodeExists):
-                await answer(self._store.create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0)))
-            data, stat = await answer(self._store.get(znodes.CONTROLLER_EPOCH))
-            epoch = znodes.decode_controller_epoch(data) + 1
+            last, stat, was_lost = await self._last_epoch()
+            epoch = last + 1
             claim = znodes.encode_controller(self._broker_id, self._clock.wall_ms())
             try:
                 await answer(
@@ -408,11 +438,36 @@ class Controller:
                     continue
                 if holder.ephemeral_owner != self._store.session_id:
                     return False
+                if was_lost:
+                    with contextlib.suppress(BadVersion, NoNode):
+                        encoded = znodes.encode_controller_epoch(epoch)
+                        await answer(self._store.set(znodes.CONTROLLER_EPOCH, encoded, stat.version))
                 data, stat = await answer(self._store.get(znodes.CONTROLLER_EPOCH))
                 self._epoch, self._epoch_version = znodes.decode_controller_epoch(data), stat.version
                 return True
             self._epoch, self._epoch_version = ControllerEpoch(epoch), stat.version + 1
             return True
+
+    async def _last_epoch(self) -> tuple[int, Stat, bool]:
+        """Return the epoch of the last controller, its node's stat, and whether somebody has removed or overwritten
+        what the node held: then it is the highest epoch that a partition's state names."""
+        path = znodes.CONTROLLER_EPOCH
+        why = f"registry node {path} is gone"
+        try:
+            await answer(self._store.create(path, znodes.encode_controller_epoch(0)))
+        except NodeExists:
+            why = ""
+        data, stat = await answer(self._store.get(path))
+        try:
+            last = znodes.decode_controller_epoch(data)
+        except MalformedNode as malformed:
+            why = str(malformed)
+        if not why:
+            return last, stat, False
+        last = await self._slices.run(_highest_controller_epoch(self._watcher.view.state))
+        if last > 0:
+            _LOG.warning("%s; the controller writes it again, above epoch %d", why, last)
+        return last, stat, True
 
     async def _remove_persistent(self, holder: Stat, epoch: Stat) -> None:
         """Remove a persistent /controller: it was made by hand, and no end of a session would ever remove it.
@@ -605,6 +660,15 @@ class Controller:
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+
+
+def _highest_controller_epoch(state: ClusterState) -> Work[int]:
+    """Return the highest controller epoch in the states of partitions, 0 without any."""
+    highest = 0
+    for topic in state.topics.values():
+        highest = max(highest, *(partition.controller_epoch for partition in topic.partitions.values()), 0)
+        yield None
+    return highest
 
 
 def _misses_somebody(state: ClusterState) -> Work[bool]:

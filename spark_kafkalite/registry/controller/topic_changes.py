@@ -54,6 +54,8 @@ from spark_kafkalite.slices import Slices, Work
 
 _LOG = logging.getLogger(__name__)
 
+# Markers of deletions that one turn takes; elections come between.
+_FINISHED_AT_ONCE: Final = 500
 # Nodes that are looked at together.
 _LISTED_AT_ONCE: Final = 100
 
@@ -341,12 +343,19 @@ class TopicChanges:
             level = below
         return found
 
-    async def finish_deletions(self, on_marker: Watcher) -> None:
-        """Finish what a former controller, or a tool that writes the marker, has begun; ``on_marker`` gets the event of
-        the next marker."""
-        for name in await answer(self._store.children(znodes.DELETED_TOPICS, on_marker)):
+    async def finish_deletions(self, on_marker: Watcher) -> bool:
+        """Finish some of what a former controller, or a tool that writes the marker, has begun; ``on_marker`` gets the
+        event of the next marker. Return whether there is more: elections must not wait for thousands of markers."""
+        marked: list[str] = await answer(self._store.children(znodes.DELETED_TOPICS, on_marker))
+        names = marked[:_FINISHED_AT_ONCE]
+        paths = [(znodes.topic_path(name), znodes.topic_config_path(name)) for name in names]
+        stats = await asyncio.gather(*(answer(self._store.exists(path)) for both in paths for path in both))
+        found = {name for index, name in enumerate(names) if any(stats[2 * index : 2 * index + 2])}
+        await self._write_in_pieces(Delete(znodes.deleted_topic_path(name)) for name in names if name not in found)
+        for name in sorted(found):
             _LOG.info("finishing the deletion of topic %s", name)
             await self._delete_found(name)
+        return len(marked) > len(names)
 
 
 def _unknown(name: str) -> UnknownTopicOrPartition:

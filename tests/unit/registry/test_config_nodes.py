@@ -108,8 +108,9 @@ def test_the_watcher_follows_the_settings_of_brokers(tmp_path: Path) -> None:
             # What cannot be read leaves what was known.
             await answer(other.set(default, b"{"))
             assert (await seen())[znodes.DEFAULT_ENTITY] == {"a": "3"}
+            # So does a node that somebody removes: the controller makes it again.
             await answer(other.delete(default))
-            assert await seen() == {"2": {"a": "0"}}
+            assert await seen() == {"2": {"a": "0"}, znodes.DEFAULT_ENTITY: {"a": "3"}}
             await answer(other.create(default, znodes.encode_config({"a": "4"})))
             assert (await seen())[znodes.DEFAULT_ENTITY] == {"a": "4"}
             watcher.close()

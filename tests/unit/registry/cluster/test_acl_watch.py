@@ -12,9 +12,10 @@ from spark_kafkalite.acls import AccessControlEntry, Operation, PatternType, Per
 from spark_kafkalite.registry import acl_nodes
 from spark_kafkalite.registry.acl_changes import alter_acls, has_acls
 from spark_kafkalite.registry.cluster.acl_watch import AclFollower
-from spark_kafkalite.registry.store import BadArguments, NoNode, answer
+from spark_kafkalite.registry.store import BadArguments, NoNode, Store, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
+from spark_kafkalite.registry.znodes import CLUSTER_ID
 from tests.lab.fake_registry import FakeRegistry
 from tests.patience import PATIENCE_S, wait_until_async
 
@@ -30,7 +31,7 @@ class Followed(AclFollower):
 
     def __init__(self) -> None:
         self.acls: dict[Resource, frozenset[AccessControlEntry]] = {}
-        super().__init__(self._put, lambda: list(self.acls))
+        super().__init__(self._put, self.acls.items)
 
     def _put(self, resource: Resource, entries: Collection[AccessControlEntry]) -> None:
         self.acls[resource] = frozenset(entries)
@@ -62,6 +63,35 @@ def test_changes_by_others_are_followed(tmp_path: Path) -> None:
         with pytest.raises(NoNode):
             await answer(there.get(acl_nodes.acl_path(TOPIC)))
         assert await has_acls(there)
+        watch.close()
+        registry.close()
+
+    run(work)
+
+
+def test_acls_are_written_again_when_the_node_above_all_of_them_was_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def remove(store: Store, path: str) -> None:
+        for name in await answer(store.children(path)):
+            await remove(store, f"{path}/{name}")
+        await answer(store.delete(path))
+
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        here, there = EmbeddedStore(registry), EmbeddedStore(registry)
+        await answer(there.create(CLUSTER_ID, b"{}", make_parents=True))
+        await alter_acls(there, TOPIC, lambda _: frozenset({READ}))
+        await alter_acls(there, PREFIX, lambda _: frozenset({WRITE}))
+        followed = Followed()
+        watch = await followed.follow(here)
+        for path in (acl_nodes.LITERAL_ACLS, acl_nodes.EXTENDED_ACLS, acl_nodes.LITERAL_CHANGES):
+            await remove(there, path)
+        await wait_until_async(lambda: caplog.text.count("written again") == 2, "two lines", poll_s=0.01)
+        for resource in (TOPIC, PREFIX):
+            path = acl_nodes.acl_path(resource)
+            assert acl_nodes.decode_acls(path, (await answer(there.get(path)))[0]) == followed.acls[resource]
+        assert followed.acls == {TOPIC: {READ}, PREFIX: {WRITE}}
         watch.close()
         registry.close()
 

@@ -121,6 +121,54 @@ def test_everything_is_read_again_in_the_next_session(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.parametrize("path", [entity_nodes.CONFIG_ROOT, f"{entity_nodes.CONFIG_ROOT}/users"])
+@pytest.mark.parametrize("is_next_session", [False, True])
+def test_users_are_written_again_when_the_node_above_all_of_them_was_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str, is_next_session: bool
+) -> None:
+    """A single user's node stays removed: that is how an operator without a broker deletes one."""
+
+    async def work() -> None:
+        registry = EmbeddedRegistry(tmp_path)
+        other, session = EmbeddedStore(registry), EmbeddedStore(registry)
+        await answer(other.create(znodes.CLUSTER_ID, b"{}", make_parents=True))
+        for entity in (ALICE, "users/bob", "users/bob/clients/c", "clients/d"):
+            await alter_entity(other, entity, setting("x", "1"))
+        configs = EntityConfigs()
+        watch = await configs.follow(session)
+        heard: list[str] = []
+        configs.add_listener(lambda entity, _: heard.append(entity))
+        if is_next_session:
+            watch.close()
+            session.close()
+        await remove(other, path)
+        if is_next_session:
+            watch = await configs.follow(EmbeddedStore(registry))
+        else:
+            # What makes a broker look again: /config/changes is gone, or the connection was lost.
+            watch._read_all_again()
+        lines = 2 if path == entity_nodes.CONFIG_ROOT else 1
+        await wait_until_async(lambda: caplog.text.count("written again") == lines, "the lines", poll_s=0.01)
+        for entity in (ALICE, "users/bob", "users/bob/clients/c", "clients/d"):
+            data, _ = await answer(other.get(entity_nodes.entity_node(entity)))
+            assert entity_nodes.decode_settings(entity, data)[0] == configs.config(entity) == {"x": "1"}
+        # No client was taken for deleted meanwhile.
+        assert heard == []
+        await answer(other.delete(entity_nodes.entity_node(ALICE)))
+        watch._read_all_again()
+        await wait_until_async(lambda: configs.config(ALICE) == {}, "the user to be gone", poll_s=0.01)
+        watch.close()
+        registry.close()
+
+    run(work)
+
+
+async def remove(store: Store, path: str) -> None:
+    for name in await answer(store.children(path)):
+        await remove(store, f"{path}/{name}")
+    await answer(store.delete(path))
+
+
 def test_a_user_that_only_has_settings_of_its_clients_is_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

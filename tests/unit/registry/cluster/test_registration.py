@@ -297,7 +297,9 @@ def test_a_block_that_could_not_be_taken_ahead_is_taken_at_need(registry: Embedd
         follow(registry)
         store = EmbeddedStore(registry)
         supply = supply_of(store)
-        await asyncio.wrap_future(store.create(PRODUCER_ID_BLOCK, ProducerIdBlock.from_number(2**63 - 1000, BrokerId(1)).encode()))
+        await asyncio.wrap_future(
+            store.create(PRODUCER_ID_BLOCK, ProducerIdBlock.from_number(2**63 - 1000, BrokerId(1)).encode())
+        )
         supply.take_ahead()
         await asyncio.sleep(0)
         assert supply._taking_ahead is not None

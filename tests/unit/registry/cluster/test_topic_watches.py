@@ -184,8 +184,9 @@ def test_parts_of_a_topic_may_come_and_go_one_by_one(tmp_path: Path) -> None:
             assert await version() >= 1
             await answer(store.create(znodes.topic_config_path("t"), znodes.encode_config({"retention.ms": "7"})))
             assert (await only.watcher.caught_up(TIMEOUT_S)).topics["t"].config == {"retention.ms": "7"}
+            # Somebody has removed it: the topic keeps its settings, which the controller writes again.
             await answer(store.delete(znodes.topic_config_path("t")))
-            assert (await only.watcher.caught_up(TIMEOUT_S)).topics["t"].config == {}
+            assert (await only.watcher.caught_up(TIMEOUT_S)).topics["t"].config == {"retention.ms": "7"}
 
     run(work())
 

@@ -355,7 +355,7 @@ def test_a_controller_whose_epochs_node_was_removed_goes_on(tmp_path: Path, remo
             with pytest.raises(NotController):
                 await first.controller._write([])
             await wait_until_async(lambda: first.controller.is_active, "the controller has its role", poll_s=0.01)
-            assert first.controller.epoch == (0 if removed == "removed" else 9)
+            assert first.controller.epoch == (1 if removed == "removed" else 9)
             created = await first.controller.create_topics([TopicSpec("t", assignment={0: [1, 2]})])
             assert not isinstance(created["t"], KafkaError)
 
