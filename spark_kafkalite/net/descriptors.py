@@ -106,6 +106,11 @@ class Descriptors:
             f"many are open; {_RAISE}, or delete topics"
         )
 
+    @property
+    def remedy(self) -> str:
+        """What to do before the limit is reached."""
+        return f"the limit of open files is {self.limit}; {_RAISE}, or delete topics"
+
     def why_turned_away(self, partitions: int) -> str:
         """Return the text about a connection beyond :meth:`most_connections`."""
         return (

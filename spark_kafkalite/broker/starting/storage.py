@@ -57,7 +57,9 @@ def lock_log_dirs(
         min_free_bytes=config["log.dir.min.free.bytes"],
         reserve_bytes=config["log.dir.reserve.bytes"],
         open_files=ground.descriptors.kept_open,
-        log_limit=LogLimit(ground.descriptors.most_partitions, ground.descriptors.why_log_stays_closed),
+        log_limit=LogLimit(
+            ground.descriptors.most_partitions, ground.descriptors.why_log_stays_closed, ground.descriptors.remedy
+        ),
         topic_id_of=ground.view.topic_id_of,
         lost_directories=config["log.dirs.lost"],
     )

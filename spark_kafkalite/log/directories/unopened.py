@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.loading.loader import FoundLog
@@ -17,12 +17,17 @@ from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
 
 logger = logging.getLogger(__name__)
 
+# The share of the limit at which a warning comes, and the one below which the next may come.
+_WARNED_AT: Final = 0.8
+_ARMED_AGAIN_BELOW: Final = 0.75
+
 
 class LogLimit(NamedTuple):
-    """How many logs may be open at once, and why no more."""
+    """How many logs may be open at once, why no more, and what to do before there are so many."""
 
     most: int
     reason: str
+    remedy: str
 
 
 class Unopened:
@@ -31,6 +36,7 @@ class Unopened:
     def __init__(self, limit: LogLimit | None = None) -> None:
         """``limit`` None means that any number may be open."""
         self._limit = limit
+        self._warned = False
         self._logs: dict[TopicPartition, tuple[FoundLog, str]] = {}
         # Those that the disk does not let be read, though it is written: a bad sector is in them.
         self._unreadable: set[TopicPartition] = set()
@@ -76,6 +82,7 @@ class Unopened:
 
     def within_limit(self, found: Sequence[FoundLog]) -> list[FoundLog]:
         """Return the logs that may be opened at a start; the others are noted here."""
+        self._warn_if_near(len(found))
         if self._limit is None or len(found) <= self._limit.most:
             return list(found)
         ordered = sorted(found, key=lambda each: each.key.topic not in INTERNAL_TOPICS)
@@ -92,3 +99,17 @@ class Unopened:
         """Raise KafkaStorageError (56) when no further log may be opened; ``what`` names it."""
         if self._limit is not None and open_logs >= self._limit.most:
             raise KafkaStorageError(f"{what} stays closed: {self._limit.reason}")
+        self._warn_if_near(open_logs + 1)
+
+    def _warn_if_near(self, open_logs: int) -> None:
+        """Warn once while so many logs are open that the limit is near."""
+        if self._limit is None or self._warned == (open_logs >= _WARNED_AT * self._limit.most):
+            return
+        if not self._warned:
+            logger.warning(
+                "this broker hosts %d partitions, and cannot host more than %d: it refuses new ones then; %s",
+                open_logs, self._limit.most, self._limit.remedy,
+            )  # fmt: skip
+            self._warned = True
+        elif open_logs < _ARMED_AGAIN_BELOW * self._limit.most:
+            self._warned = False

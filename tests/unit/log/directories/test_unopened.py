@@ -22,7 +22,7 @@ INTERNAL = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
 
 def start(fs: MemoryFs, most: int | None = None) -> LogManager:
     config = TopicConfig.from_properties()
-    limit = None if most is None else LogLimit(most, f"room for {most}")
+    limit = None if most is None else LogLimit(most, f"room for {most}", "raise it")
     clock = ManualClock()
     manager = LogManager(fs, ("/data",), clock, config_of=lambda topic: config, log_limit=limit)
     manager.open()
@@ -109,3 +109,12 @@ def test_a_closed_log_is_set_aside_whichever_topic_it_is_of(fs: MemoryFs) -> Non
     assert not manager.retiring.finish_setting_aside(job)
     assert not manager.knows(SECOND)
     assert any(entry.name.startswith("t-0.") and entry.name.endswith("-stray") for entry in fs.entries("/data"))
+
+
+def test_a_warning_comes_once_before_the_limit_is_reached(caplog: pytest.LogCaptureFixture) -> None:
+    manager = start(MemoryFs(), 20)
+    for number in range(20):
+        assert caplog.text.count("cannot host more than 20") == (number >= 16)
+        manager.create(TopicPartition("t", number), ID)
+    assert "this broker hosts 16 partitions, and cannot host more than 20" in caplog.text
+    assert caplog.text.count("cannot host more than 20") == 1
