@@ -88,6 +88,13 @@ APACHE_KAFKA_1: Final = JarSet(
     transitive=True,
 )
 
+# The last line without persistent recursive watches. The other jars that it needs are those of a newer ZooKeeper.
+ZOOKEEPER_3_5: Final = JarSet(
+    "zookeeper-3.5.10",
+    ("org.apache.zookeeper:zookeeper:3.5.10", "org.apache.zookeeper:zookeeper-jute:3.5.10"),
+    transitive=False,
+)
+
 # Spark 4.2.0's connector; its token provider of 4.0.0 and this client were run together and gave right results.
 SPARK_KAFKA_CONNECTOR: Final = JarSet(
     f"spark-kafka-connector-{SPARK_CONNECTOR_VERSION}",
@@ -149,6 +156,7 @@ ALL_SETS: Final = (
     APACHE_KAFKA,
     APACHE_KAFKA_PROGRAMS,
     APACHE_KAFKA_1,
+    ZOOKEEPER_3_5,
     SPARK_KAFKA_CONNECTOR,
     SPARK_AVRO,
     DELTA_SPARK,
