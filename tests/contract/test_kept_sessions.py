@@ -153,3 +153,13 @@ def test_in_a_broker_they_end_with_the_process_that_kept_them(tmp_path: Path) ->
         # Free for somebody else.
         store.create("/e", ephemeral=True).result()
         store.close()
+
+
+def test_clients_that_have_seen_later_transactions_are_named_once_with_what_to_do(registry: RegistryProcess) -> None:
+    """An older copy of the registry is served: nothing else in its log would say why no broker comes back."""
+    for _ in range(2):
+        with pytest.raises((OSError, EOFError)):
+            ProtocolClient(registry.connect, seen_zxid=4711)
+    said = [line for line in registry.stderr_path.read_text().splitlines() if "have seen transaction 4711" in line]
+    assert len(said) == 1
+    assert "recover-registry" in said[0]

@@ -67,6 +67,8 @@ MAX_WATCHES: Final = 200_000
 
 _BACKLOG: Final = 512
 _TICK_S: Final = 0.1
+# The same reason is said no oftener.
+_SAY_S: Final = 60.0
 # Sessions that end in one tick; the others end in the next ones.
 _EXPIRED_AT_ONCE: Final = 200
 _RETRY_EXPIRY_S: Final = 1.0
@@ -117,6 +119,7 @@ class TreeServer:
         self._of_all = set() if digest else self._of_brokers
         self._max_connections = max_connections
         self._identity = digest_identity(digest) if digest else None
+        self._older_said_s = -_SAY_S
         self._connection_limit = Limit("connections", max_connections, "end clients that are not needed")
         self._session_limit = Limit("sessions", MAX_SESSIONS, "end clients that are not needed")
         # Used in the writer thread.
@@ -408,6 +411,18 @@ class TreeServer:
 
     # Sessions ---------------------------------------------------------------------------------------------------------
 
+    def _say_older(self, seen_zxid: int) -> None:
+        now_s = time.monotonic()
+        if now_s < self._older_said_s + _SAY_S:
+            return
+        self._older_said_s = now_s
+        _LOG.warning(
+            "clients are not let in, because they have seen transaction %d, and this registry has come to %d only: it "
+            "is an older copy, or their zookeeper.connect names the wrong one. Put the newest data back; if there is "
+            "none, use kafkalite cluster recover-registry",
+            seen_zxid, self.registry.last_zxid,
+        )  # fmt: skip
+
     def _hello(self, connection: TreeConnection, reader: jute.RequestReader) -> None:
         """Answer a ConnectRequest: a new session, an old one, or none any more."""
         reader.int32()
@@ -417,6 +432,7 @@ class TreeServer:
         knows_read_only = reader.remaining > 0
         if seen_zxid > self.registry.last_zxid:
             connection.close(f"it has seen zxid {seen_zxid:#x}, later than ours: it comes from another registry")
+            self._say_older(seen_zxid)
         elif session_id:
             session = self._sessions.find(session_id, password)
             if session is not None:
