@@ -4,7 +4,7 @@ There may be ten thousand nodes, so they have no watches. Every change of one le
 parent, and one watch on each parent is enough. The watches are set before anything is read, so no change is missed. In
 each new session, after a connection was lost, and after a notice that cannot be read, all nodes are read again. Parents
 that were removed are made again. So are the nodes below a root that was removed as a whole, from what this broker
-knows: nobody deletes all users or ACLs in this way, and clients could not authenticate, or might do everything.
+knows: that is no way to delete all users or ACLs, and clients could not authenticate, or might do everything.
 
 Lives in one event loop.
 """

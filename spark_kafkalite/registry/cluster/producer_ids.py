@@ -6,9 +6,9 @@ is taken ahead of need, so that new producers do not wait while the registry is 
 takes the first one when it joins, each later one when a tenth of the last is left (as
 kafka.coordinator.transaction.RPCProducerIdManager).
 
-Somebody may remove the node, or write there what cannot be read. From number 0 on the ids would be given out twice, and
-a broker would take the records of one producer for repeated ones of another. So the next block begins at the time of
-the day in microseconds, which no count of blocks has come to.
+An operator may remove the node, or write there what cannot be read. From number 0 on the ids would be given out twice,
+and a broker would take the records of one producer for repeated ones of another. So the next block begins at the time
+of the day in microseconds, which no count of blocks has come to.
 """
 
 from __future__ import annotations

@@ -268,7 +268,7 @@ class Controller:
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     async def _reason_of(self, failed: Exception) -> Exception:
-        """Return what is to be said of a failure."""
+        """Return what the log names as the reason of a failure."""
         if isinstance(failed, NoNode):
             try:
                 await check_not_emptied(self._store)
@@ -448,9 +448,9 @@ class Controller:
             self._epoch, self._epoch_version = ControllerEpoch(epoch), stat.version + 1
             return True
 
-    async def _last_epoch(self) -> tuple[int, Stat, bool]:
-        """Return the epoch of the last controller, its node's stat, and whether somebody has removed or overwritten
-        what the node held: then it is the highest epoch that a partition's state names."""
+    async def _last_epoch(self) -> tuple[ControllerEpoch, Stat, bool]:
+        """Return the epoch of the last controller, its node's stat, and whether that node was removed or overwritten
+        by hand: then it is the highest epoch that a partition's state names."""
         path = znodes.CONTROLLER_EPOCH
         why = f"registry node {path} is gone"
         try:
@@ -662,11 +662,11 @@ class Controller:
             pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
 
 
-def _highest_controller_epoch(state: ClusterState) -> Work[int]:
+def _highest_controller_epoch(state: ClusterState) -> Work[ControllerEpoch]:
     """Return the highest controller epoch in the states of partitions, 0 without any."""
-    highest = 0
+    highest = ControllerEpoch(0)
     for topic in state.topics.values():
-        highest = max(highest, *(partition.controller_epoch for partition in topic.partitions.values()), 0)
+        highest = max([highest, *(partition.controller_epoch for partition in topic.partitions.values())])
         yield None
     return highest
 

@@ -1,4 +1,4 @@
-"""Nodes that somebody has removed or overwritten, and that running brokers know: the controller makes them again.
+"""Nodes that were removed or overwritten by hand, and that running brokers know: the controller makes them again.
 
 It looks once a minute: the base nodes, the cluster id, and the settings of topics and brokers. Brokers keep settings
 whose node is gone (``topic_reads``, ``watcher``), because no broker and no tool of Kafka's removes the node of what
@@ -85,7 +85,8 @@ class LostNodes:
 
     async def _missing(self, parent: str, known: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
         """Return the settings among the known ones that have no node below ``parent``."""
-        names = set(await answer(self._store.children(parent)))
+        children: list[str] = await answer(self._store.children(parent))
+        names = set(children)
 
         def compare() -> Work[dict[str, Mapping[str, str]]]:
             missing = {}
