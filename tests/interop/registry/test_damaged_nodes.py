@@ -220,8 +220,17 @@ def test_other_nodes_that_cannot_be_read_cost_what_they_say_and_nothing_else(dat
     assert broker.stop() == 0
 
 
-@pytest.mark.parametrize("path", ["/cluster/id", "/controller_epoch"])
-def test_what_a_broker_cannot_be_without_is_named_and_made_again(data: Path, broker: BrokerProcess, path: str) -> None:
+def test_a_controller_epoch_that_cannot_be_read_is_written_again(data: Path, broker: BrokerProcess) -> None:
+    write(data, {"/controller_epoch": b"junk"})
+    broker.start()
+    said = broker.stderr_path.read_text()
+    assert "registry node /controller_epoch holds b'junk', which cannot be read" in said
+    assert "the controller writes it again, above epoch 1" in said
+    assert served(broker, "t") == [b"first", b"second"]
+
+
+def test_what_a_broker_cannot_be_without_is_named_and_made_again(data: Path, broker: BrokerProcess) -> None:
+    path = "/cluster/id"
     write(data, {path: b"junk"})
     with pytest.raises(ChildFailed, match="exit code 1"):
         broker.start()
