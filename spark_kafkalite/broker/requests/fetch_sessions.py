@@ -266,7 +266,7 @@ class FetchSession:
         return bool(self._questions)
 
     def name_again(self) -> None:
-        """Have the reader name all its partitions again: a leader has forgotten what it has said of one."""
+        """Have the reader name all its partitions again: a leader has forgotten its report of one."""
         self.is_void = True
 
     def hurry(self, question: AsksFollowers) -> None:
