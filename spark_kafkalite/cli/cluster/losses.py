@@ -132,6 +132,7 @@ def _with_holes(confirmed: Confirmed | None, found: EligibleReplicas | None) -> 
         leader,
         _damage_of(reports.get(leader, {})),
         {broker: _other_log(report) for broker, report in reports.items() if broker != leader},
+        is_led=False,
     )
     if not holes.accepted:
         return confirmed, holes
@@ -276,11 +277,14 @@ class Acceptance(NamedTuple):
     told: tuple[str, ...]
 
 
-def acceptance(broker: int, holes: Iterable[tuple[int, int]], others: Mapping[int, OtherLog | None]) -> Acceptance:
+def acceptance(
+    broker: int, holes: Iterable[tuple[int, int]], others: Mapping[int, OtherLog | None], *, is_led: bool = True
+) -> Acceptance:
     """Return which holes of a broker's log are to be accepted. ``others`` are the other replicas, None for one that has
     not reported its log.
 
-    A hole is not accepted if a replica has all of it and is whole: that one joins the ISR, and leads.
+    A hole is not accepted if a replica has all of it and is whole: that one joins the ISR, and leads. Nor, unless the
+    partition ``is_led`` already, if a damaged replica has a part of it: they heal each other once one of them leads.
     """
     accepted, told = [], []
     logs = {each: log for each, log in others.items() if log is not None}
@@ -291,6 +295,11 @@ def acceptance(broker: int, holes: Iterable[tuple[int, int]], others: Mapping[in
         whole = [each for each, log in logs.items() if has[each] == hole and not log.damaged and not log.has_stopped]
         if whole:
             told.append(f"does not accept {name}: broker {whole[0]} has these offsets, and leads once it is in sync")
+            continue
+        having = [each for each, log in logs.items() if has[each] and not log.has_stopped]
+        if having and not is_led:
+            who = ", ".join(map(str, having))
+            told.append(f"does not accept {name} yet: it may heal from broker {who} once the partition has a leader")
             continue
         accepted.append((start, end))
         lost = _count(without(hole, [each for ranges in has.values() for each in ranges]))

@@ -33,6 +33,21 @@ def test_a_hole_that_a_whole_replica_has_is_left_to_it() -> None:
         )
 
 
+def test_without_a_leader_a_hole_of_which_a_damaged_replica_has_a_part_is_left_to_the_healing() -> None:
+    others = {2: OtherLog(1200, ((500, 800),)), 3: OtherLog(1200, ((500, 1000),))}
+    accepted, told = acceptance(1, [(100, 200), (500, 1000)], {3: OtherLog(50), 2: None}, is_led=False)
+    assert accepted == ((100, 200), (500, 1000))
+    accepted, told = acceptance(1, [(500, 1000)], others, is_led=False)
+    assert (accepted, told) == (
+        (),
+        (
+            "does not accept the hole 500-999 of broker 1 yet: it may heal from broker 2 once the partition has a "
+            "leader",
+        ),
+    )
+    assert acceptance(1, [(500, 1000)], others).accepted == ((500, 1000),)
+
+
 def test_what_is_accepted_and_counted_by_chance_is_what_each_offset_says() -> None:
     chance = random.Random(7)
     for _ in range(2000):
