@@ -7,7 +7,8 @@ Then:
 
 * every record below the flushed offset is there, and after a mere crash of the process every acknowledged one;
 * every record that is there is the one that was appended at that offset; a reader comes to the log's end, without a
-  gap, but for what was not flushed of a compacted topic's log that no checkpoint knows;
+  gap, but for what was not flushed: after a power loss the log knows what is missing, but for a compacted topic's log
+  that no checkpoint knows;
 * leader epochs are right for every offset; a repeated batch of a producer is recognised; the topic id is right;
 * look-ups by time find what walking over all records finds;
 * the log start is neither below what its checkpoint said nor above what was asked for, also after a truncation to
@@ -394,6 +395,7 @@ def check(log: PartitionLog, model: Model, mode: CrashMode, *, was_known: bool) 
     assert start >= min(model.checkpointed_start, end)
     if model.flushed:
         assert log.topic_id == model.topic_id
+    damaged = {offset for first, until in log.damaged_ranges for offset in range(first, until)}
     # What is missing is no replica's: it is passed over, as the leader of a partition that has no other does.
     log.local.known_damage.accept()
     offset, found = int(start), []
@@ -406,12 +408,13 @@ def check(log: PartitionLog, model: Model, mode: CrashMode, *, was_known: bool) 
     # Behind a torn batch whole ones may lie, which prove that their offsets have been given; they leave the log.
     may_be_torn = mode is not CrashMode.PROCESS and records_end >= model.flushed and end <= model.given
     assert records_end == end or may_be_torn, f"the last record is at {records_end - 1}, and the log ends at {end}"
-    if log.config.is_compacted and not was_known:
-        assert offsets == sorted(set(offsets)), "offsets go back"
-        flushed = range(start, model.flushed)
-        assert offsets[: len(flushed)] == list(flushed), "flushed offsets have a gap"
-    else:
-        assert offsets == list(range(start, records_end)), "offsets have a gap"
+    assert offsets == sorted(set(offsets)), "offsets go back"
+    flushed = range(start, model.flushed)
+    assert offsets[: len(flushed)] == list(flushed), "flushed offsets have a gap"
+    if not log.config.is_compacted or was_known:
+        missing = set(range(start, records_end)) - set(offsets)
+        assert missing <= damaged, f"offsets {sorted(missing - damaged)} are missing, and the log does not know"
+        assert not missing or mode is not CrashMode.PROCESS, "offsets have a gap"
     for each, value in found:
         allowed = model.allowed(each)
         assert value in [each_value for each_value, _ in allowed], f"offset {each} holds {value!r}, not {allowed!r}"

@@ -176,18 +176,20 @@ def try_damage(damage: Callable[[Tail], bytes], seed: int) -> None:
     fs.make_directories("/data/t-0")
     fs.sync_everything("/")
     write_whole(fs.open(PATH, create=True), damaged)
+    later = b""
     if tail.chance.random() < 0.3 and damaged != tail.data:
-        # Another segment follows, as sound as can be; behind damage it must go.
-        write_whole(fs.open(LATER, create=True), bytes(make_stored_batch(2 * BATCHES, 9)))
+        # Another segment follows, as sound as can be; behind damage it stays, and what is between is missing.
+        later = bytes(make_stored_batch(2 * BATCHES, 9))
+        write_whole(fs.open(LATER, create=True), later)
     log = open_log(fs)
     # Whole batches that cannot stay prove that their offsets have been given, when they fit.
     goes_on_at = int(log.log_end_offset)
     assert goes_on_at >= 2 * sound, f"{log}, {sound} batches are sound"
     kept = [path for path in fs.files() if ".torn" in path]
-    assert goes_on_at == 2 * sound or kept, f"{log}: nothing is kept that proves where it goes on"
+    assert goes_on_at == 2 * sound or kept or later, f"{log}: nothing is kept that proves where it goes on"
     assert fs.files()[PATH] == tail.data[:end]
-    later = fs.files().get(LATER)
-    assert not later or header_of(later).record_count == 0, "only a new segment may have that name"
+    assert not later or fs.files()[LATER] == later, "a sound segment is gone"
+    assert not later or log.damaged_ranges == (((2 * sound, 2 * BATCHES),) if sound < BATCHES else ())
     assert log.epochs.epoch_at(2 * sound - 1) == 3 + (sound - 1) // 2
     repeated = bytearray(tail.batches[sound - 1])
     assert log.append_as_leader(repeated, header_of(repeated), 9).duplicate

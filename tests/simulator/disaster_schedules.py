@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from tests.simulator.disasters import is_stopped_first
 from tests.simulator.schedule import DISASTERS, OF_OLD_REGISTRIES, Fault, FaultKind, Schedule, SimulatedTopic
 
 _FIRST_S: Final = 1.5
@@ -26,6 +27,8 @@ FLUSH: Final = "fdatasync"
 NODES: Final = ("state", "partitions", "config", "guard", "broker", "controller")
 KINDS: Final = tuple(kind for kind in FaultKind if kind in DISASTERS)
 _AROUND: Final = (FaultKind.KILL, FaultKind.KILL, FaultKind.STOP, FaultKind.EXPIRE_SESSION, FaultKind.POWER_CUT)
+# What all replicas may suffer together.
+_OF_ALL: Final = frozenset({FaultKind.FILE_MISSING, FaultKind.FILE_EMPTIED})
 _RUNS_MEANWHILE: Final = frozenset({FaultKind.SHORT_READ, FaultKind.READ_ERROR})
 # Timers that are to come in a short run; see UPKEEP in ``disaster_run``.
 _SETTINGS: Final = (
@@ -80,6 +83,8 @@ def _disaster(kind: FaultKind, what: str, chance: random.Random) -> list[Fault]:
             seconds *= 4
             # Flushes are made in threads; writes of the loop's keep the loop from turning.
             what = what or chance.choice(("", FLUSH))
+    if kind in _OF_ALL and what == SEGMENT and random.Random(drawn).random() < 0.3:
+        return _damage_of_all(kind, at_s, random.Random(drawn))
     if kind is FaultKind.FILE_OLDER and chance.random() < 0.5:
         return _older_on_leader(what, drawn, chance)
     faults = [Fault(at_s, kind, target, round(seconds, 3), what, drawn, apart_s)]
@@ -92,6 +97,17 @@ def _disaster(kind: FaultKind, what: str, chance: random.Random) -> list[Fault]:
     if kind in (FaultKind.FILE_OLDER, FaultKind.PARTITION_OLDER, *OF_OLD_REGISTRIES):
         # The copy is of another leader's time.
         faults.append(_around(at_s - apart_s, at_s, chance))
+    return faults
+
+
+def _damage_of_all(kind: FaultKind, at_s: float, chance: random.Random) -> list[Fault]:
+    """All replicas are killed, and each loses some segments, the same or others, before any of them starts again."""
+    faults = []
+    for _ in range(chance.choice((1, 2))):
+        for number in (1, 2, 3):
+            drawn = next(draw for draw in iter(lambda: chance.randrange(1 << 16), None) if not is_stopped_first(draw))
+            faults.append(Fault(at_s, kind, number, round(chance.uniform(0.5, 2.0), 3), SEGMENT, drawn))
+            at_s = round(at_s + 0.001, 3)
     return faults
 
 

@@ -50,6 +50,11 @@ _WITH_COPY: Final = frozenset({FaultKind.FILE_OLDER, FaultKind.PARTITION_OLDER})
 _OF_SEGMENTS: Final = frozenset({FaultKind.FLIP_RECORD, FaultKind.FLIP_HEADER})
 
 
+def is_stopped_first(draw: int) -> bool:
+    """Return whether a broker that is down for a fault of this number was stopped in order, not killed."""
+    return random.Random(draw).random() < 0.5
+
+
 class Chosen:
     """Which partition and which file of a fault's broker it is about, and what its copy of earlier holds."""
 
@@ -57,7 +62,8 @@ class Chosen:
         self.fault = fault
         self.chance = random.Random(fault.draw)
         # Whether a broker that is down for it was stopped in order.
-        self.is_stopped_first = self.chance.random() < 0.5
+        self.is_stopped_first = is_stopped_first(fault.draw)
+        self.chance.random()
         self._number = self.chance.random()
         self._which = self.chance.random()
         self._copy: dict[str, bytes] = {}

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.damaged_ranges import without
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.files.small_files import CLEAN_SHUTDOWN_FILE, LOG_START_OFFSET_FILE, CheckpointError
 from spark_kafkalite.log.segments.segment import LOG_SUFFIX, LOOK_UP_BYTES, Segment
@@ -169,10 +170,18 @@ def compare(
     return holes, found.get(bases[-1], -1) < stopped_with[bases[-1]]
 
 
-def gaps(segments: Segments, from_offset: int) -> list[Hole]:
-    """Return what is missing between the segments of a log that has not been compacted beyond ``from_offset``."""
+def is_within(hole: Hole, holes: Iterable[Hole]) -> bool:
+    """Return whether others cover a hole."""
+    return not without([hole[:2]], [each[:2] for each in holes])
+
+
+def gaps(segments: Segments, from_offset: int, until_base_offset: int = MAX_INT64) -> list[Hole]:
+    """Return what is missing between the segments of a log that has not been compacted beyond ``from_offset``, before
+    the segment that begins at ``until_base_offset``."""
     holes = []
     for segment, following in segments.sealed_from(segments.first.base_offset):
+        if following.base_offset > until_base_offset:
+            break
         if following.base_offset > from_offset:
             hole = gap_before(segment, following.base_offset)
             if hole is not None:

@@ -5,15 +5,18 @@ The log's end is in the checkpoint of recovery points, if there is a snapshot of
 stop takes it. Without one the batches after the last index entry of the active segment are walked.
 
 After a crash everything from the recovery point on (the first offset that was not known to be on the disk) is scanned
-(see ``scan``). At the first batch that is not sound the file is cut and all later segments leave the log: records after
-a hole were never acknowledged as flushed, and must not be read. Whole batches among them are kept next to the log (see
-``torn``), and their offsets are not given again. Batches of the recovery point's own segment that lie below it are
-walked by their headers only. Indexes, leader epochs and producers are rebuilt on the way; then all is synced, and the
-recovery point is the end.
+(see ``scan``). At the first batch that is not sound the file is cut. Batches of the recovery point's own segment that
+lie below it are walked by their headers only. Indexes, leader epochs and producers are rebuilt on the way; then all is
+synced, and the recovery point is the end.
 
-A power cut may take whole batches from the end of a segment and leave the next segment's name, or more of it. Such a
-gap ends the log too, in a compacted topic as well: the cleaner makes gaps only in what was flushed, and its checkpoint
-has the end of these.
+A torn tail lies at the end of the log. So where a later segment begins with a sound batch of no older leader epoch, the
+log goes on there. What is between is a hole like any other: a segment is gone, or has lost its end, or a power cut has
+taken pages of it while later ones came to the disk. Other segments leave the log: an empty name, or what was truncated
+and came back. Whole batches of what is cut off are kept next to the log (see ``torn``), and their offsets are not given
+again.
+
+In a compacted topic as well a gap is no cleaner's if it lies beyond the checkpoints: the cleaner makes gaps only in
+what was flushed, and its checkpoint has the end of these.
 
 A segment whose indexes are missing or torn is scanned after a clean stop too, with all that follow it.
 
@@ -40,7 +43,7 @@ from spark_kafkalite.log.files.log_files import (
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, CheckpointError
 from spark_kafkalite.log.loading.epoch_check import completed, epoch_runs, heads_differ, tell_of_completion
-from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, believed_start, compare, gaps
+from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, believed_start, compare, gaps, is_within
 from spark_kafkalite.log.loading.log_start import start_in_force, tell_of_unconfirmed_start
 from spark_kafkalite.log.loading.scan import EVERYWHERE, READ_BYTES, Scan
 from spark_kafkalite.log.loading.torn import Behind, remove_indexes, set_segment_aside
@@ -197,25 +200,34 @@ class _Loader:
         self._behind = Behind(files.fs, directory)
         self._end_reason = ""
         self._found_damage = False
+        # What the scan has found to be missing, and the first segment that it was of.
+        self._holes: list[Hole] = []
+        self._scanned_from = EVERYWHERE
+        self._known_epochs: Sequence[tuple[int, int]] = ()
         # What the file of epochs says: where the log began, if that is known, and where its last epoch did.
         self._first_known = EVERYWHERE
         self._last_epoch_start = 0
 
     def load(self) -> LoadedLog:
         """Choose what the files need, and do it."""
-        holes: list[Hole] = []
+        holes: Sequence[Hole] = ()
         if self._stopped_with:
             self._leave_out_newer(max(self._stopped_with))
         end_is_suspect = False
         if self._stopped_with:
             holes, end_is_suspect = compare(self._found.logs, self._stopped_with, self._log_start_offset, self._sealed)
         loaded = self._load()
-        if not self._stopped_with:
+        if self._stopped_with:
+            # What is missing of segments is compared above, and met by the scan of those behind it.
+            self._holes = [each for each in self._holes if not is_within(each, holes)]
+        else:
             if not self._config.is_compacted:
-                holes = gaps(loaded.segments, max(self._cleaned_until_offset, self._log_start_offset))
-            if self._first_known < loaded.segments.first.base_offset:
-                reason = "the segments before the first one are missing"
-                holes.insert(0, Hole(self._first_known, loaded.segments.first.base_offset, reason))
+                from_offset = max(self._cleaned_until_offset, self._log_start_offset)
+                holes = gaps(loaded.segments, from_offset, self._scanned_from)
+            first = loaded.segments.first.base_offset
+            if self._first_known < first:
+                holes = [Hole(self._first_known, first, "the segments before the first one are missing"), *holes]
+        holes = sorted([*holes, *self._holes])
         given_until = max(self._given_until(end_is_suspect), self._behind.given_until)
         if self._behind.kept:
             self._end_reason += f"; what lies behind is kept in {self._behind}"
@@ -382,7 +394,8 @@ class _Loader:
         fs, bases = self._files.fs, self._bases
         first_base = bases[first_unsound]
         sealed = [self._sealed(base) for base in bases[:first_unsound]]
-        known_epochs = self._epochs.entries
+        known_epochs = self._known_epochs = self._epochs.entries
+        self._scanned_from = first_base
         if sealed and not self._epochs_lost:
             unsound = Segment(self._files, self._directory, first_base, self._found.logs[first_base])
             if heads_differ(self._epochs, [*sealed, unsound], self._log_start_offset):
@@ -447,21 +460,22 @@ class _Loader:
     def _scan_segments(self, scan: Scan, bases: list[int]) -> list[ActiveSegment]:
         """Scan segments in order; return those that stay, the last of them cut where the log ends."""
         recovered: list[ActiveSegment] = []
+        # Why the log does not go on behind what was scanned; None while it does.
         reason: str | None = None
         for base in bases:
             segment = ActiveSegment(self._files, self._directory, base, self._found.logs[base], self._now_ms)
             end = scan.next_offset
-            if reason is None and not self._may_follow(scan, base):
-                reason = f"the next segment begins at {base}"
+            if reason is not None or not self._may_follow(scan, base):
+                reason = reason or f"the next segment begins at {base}"
                 self._found_damage = True
-                self._report_end(scan, recovered[-1], reason)
-            if reason is not None:
-                if not segment.size_bytes or not self._behind.set_aside(base, scan.next_offset):
-                    segment.remove()
-                continue
+                if not scan.begins_soundly(segment, self._known_epoch_at(base)):
+                    if not segment.size_bytes or not self._behind.set_aside(base, end):
+                        segment.remove()
+                    continue
             if recovered:
+                self._note_hole(recovered[-1], end, base, reason)
                 # As a roll does, so that the next crash need not replay from further back.
-                scan.producers.map_end_offset = scan.next_offset
+                scan.producers.map_end_offset = end
                 snapshot = write_snapshot(scan.producers, self._files.fs, self._directory)
                 if snapshot is not None:
                     self._new_snapshots.append(snapshot)
@@ -472,13 +486,27 @@ class _Loader:
                 self._found_damage = True
                 scan.next_offset = end
                 segment.remove()
-                self._report_end(scan, recovered[-1], reason)
                 continue
             recovered.append(segment)
-            if reason is not None:
-                self._report_end(scan, segment, reason)
+        if reason is not None:
+            self._report_end(scan, recovered[-1], reason)
         self._found_damage |= scan.found_damage
         return recovered
+
+    def _known_epoch_at(self, offset: int) -> int:
+        """Return the leader epoch of an offset by the file of epochs that was found, -1 without an entry."""
+        return max((epoch for epoch, start in self._known_epochs if start <= offset), default=NO_LEADER_EPOCH)
+
+    def _note_hole(self, segment: Segment, end_offset: int, next_base_offset: int, reason: str | None) -> None:
+        """Note what is missing between a segment's end and the next one that stays, unless a cleaning may have left
+        that out. ``reason``: why the log would end there, None if it goes on."""
+        kept = self._behind.passed()
+        start = max(end_offset, self._log_start_offset, self._cleaned_until_offset if reason is None else 0)
+        if start < next_base_offset and (reason is not None or not self._config.is_compacted):
+            reason = reason or f"the next segment begins at {next_base_offset}"
+            kept = f"; what lay there is kept in {kept}" if kept else ""
+            name = segment.log_path.rpartition("/")[2]
+            self._holes.append(Hole(start, next_base_offset, f"{name}: {reason}{kept}"))
 
     @property
     def _known_until_offset(self) -> int:
@@ -486,11 +514,12 @@ class _Loader:
         return max(self._cleaned_until_offset, self._recovery_point)
 
     def _may_follow(self, scan: Scan, base: int) -> bool:
-        """Return whether a segment may come next: behind a gap only where the cleaner may have made it.
+        """Return whether a segment may come next as it is: behind a gap only where the cleaner may have made it, or
+        where what is missing was on the disk.
 
-        Elsewhere a gap is what a power cut leaves of whole batches at the end of a segment that were not flushed, when
-        the name of the next segment was. Without any checkpoint it is unknown which of the two it is, and the records
-        stay.
+        Elsewhere a gap may be what a power cut leaves of whole batches at the end of a segment that were not flushed,
+        when the name of the next segment was; then that has to begin soundly. Without any checkpoint it is unknown
+        which of the two it is, and the records stay.
         """
         if base == scan.next_offset:
             return True

@@ -6,8 +6,8 @@ ended, have magic 2 and a sane length, follow in offset and leader epoch, and pa
 walked.
 
 A zero-filled, stale or random tail, a cut batch, a batch after a hole, a length that is negative or beyond the file:
-all are the same case, and end the log there. Nothing is allocated for a length before it was found to lie within the
-file.
+all are the same case, and the segment ends there. Nothing is allocated for a length before it was found to lie within
+the file.
 
 Only compaction makes gaps between batches, so elsewhere a gap is the mark of a foreign batch. Gaps are allowed where
 the topic is compacted now. They are also allowed below the offset in the cleaner's checkpoint, whatever the topic's
@@ -84,6 +84,27 @@ class Scan:
         """Return whether a segment may come next: not one that was truncated before the crash and came back, nor one
         before which another is missing."""
         return base_offset == self.next_offset or self.next_offset < base_offset <= self._gaps_until_offset
+
+    def begins_soundly(self, segment: ActiveSegment, least_epoch: int) -> bool:
+        """Return whether a segment's first batch is sound, later than what was scanned, wherever that ended, and of no
+        lower leader epoch than ``least_epoch`` and what was scanned. Reads that batch."""
+        file, end_offset = segment.file, self.next_offset
+        if segment.base_offset < end_offset:
+            return False
+        # The batch has to begin where the segment's name says.
+        self.next_offset = segment.base_offset
+        try:
+            header = kernel.read_header(file.pread(HEADER_BYTES, 0))
+            if header.partition_leader_epoch < max(least_epoch, self.leader_epoch):
+                return False
+            if self._fault(header, segment.base_offset, file.size()) is not None:
+                return False
+            _check_crc_in_pieces(file, 0, header)
+            return header.partition_leader_epoch == self.leader_epoch or self._epoch_fault(header, file, 0) is None
+        except CorruptMessage:
+            return False
+        finally:
+            self.next_offset = end_offset
 
     def recover(self, segment: ActiveSegment) -> str | None:
         """Take up a segment's sound batches, cut the rest off, and return what was wrong; None when all is sound."""

@@ -55,6 +55,12 @@ class Behind:
         # The names of the files that were kept.
         self.kept: list[str] = []
 
+    def passed(self) -> str:
+        """Return the names of the files that were kept, "" for none, and forget them: a sound segment follows. It
+        proves more than they do, and nothing before it has later offsets."""
+        shown, self.kept, self.given_until = str(self), [], 0
+        return shown
+
     def is_unfinished(self, path: str, position: int) -> bool:
         """As the function of this name."""
         return is_unfinished(self._fs, path, position)

@@ -309,3 +309,27 @@ def test_one_damaged_log_takes_no_proof_from_the_others_of_its_broker(
         wait_until_same(cluster, topic)
     read(cluster, [good], COUNT + 20)
     read(cluster, [bad])
+
+
+def test_all_replicas_that_were_killed_and_lack_segments_lose_what_all_lack(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    """Behind what is missing each log goes on: together they have all but one segment."""
+    topic = new_topic(segment_bytes=SEGMENT_BYTES)
+    produce(cluster, topic)
+    cluster.wait_in_sync(topic)
+    bases = [int(path.stem) for path in segments(cluster, min(cluster.brokers), topic)]
+    for number in cluster.brokers:
+        cluster.kill(number)
+    for number, own in zip(cluster.brokers, (2, 5, 8), strict=True):
+        paths = segments(cluster, number, topic)
+        assert [int(path.stem) for path in paths] == bases
+        for at in (own, 6):
+            paths[at].unlink()
+    for number in cluster.brokers:
+        cluster.restart(number)
+    shown = kafkalite("cluster", "elect", "--unclean", "--yes", f"{topic}:0", "--bootstrap-server", cluster.bootstrap)
+    assert "does not accept the hole" in shown.stdout and "accepts the hole" in shown.stdout, shown
+    wait_until_same(cluster, topic)
+    lost = range(bases[6], bases[7])
+    assert values_read(cluster, topic, COUNT - 1) == [each for each in range(COUNT) if each not in lost]

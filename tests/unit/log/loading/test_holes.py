@@ -602,3 +602,16 @@ def test_marker_of_others_names_none(data: bytes) -> None:
 def test_rubbish_is_no_marker(data: bytes) -> None:
     with pytest.raises(CheckpointError, match="are not JSON"):
         read_marker(data)
+
+
+def test_a_hole_that_a_scan_after_a_clean_stop_meets_again_is_told_of_once(
+    stopped: MemoryFs, start: Callable[..., LogManager], caplog: pytest.LogCaptureFixture
+) -> None:
+    remove(stopped, 4)
+    stopped.unlink(segment(2).replace(".log", ".index"))
+    log = start().logs[KEY]
+    (line,) = lines(caplog)
+    assert "t-0: 2 offsets are missing in /data/t-0: 4 to 5 (" in line
+    assert log.recovered_segments > 1, "nothing was scanned"
+    assert log.damaged_ranges == ((4, 6),)
+    assert offsets(log) == [0, 1, 2, 3, 6, 7, 8, 9]

@@ -105,17 +105,45 @@ def forged_header(base_offset: int, size_bytes: int) -> bytes:
     return struct.pack(">qiibIhiqqqhii", base_offset, size_bytes - 12, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1)
 
 
-def test_segments_after_a_bad_batch_are_set_aside(
-    open_log: LogOpener, fs: MemoryFs, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("damaged", "missing"), [([2], [2, 3]), ([4], [4, 5]), ([2, 4], [2, 3, 4, 5])])
+def test_a_bad_segment_before_sound_ones_is_a_hole(
+    open_log: LogOpener, fs: MemoryFs, caplog: pytest.LogCaptureFixture, damaged: list[int], missing: list[int]
 ) -> None:
+    before = damage_first_batches(open_log, fs, damaged)
+    recovered = open_log(clean=False, segment_bytes=200)
+    (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert f"t-0: {len(missing)} offsets are missing in /data/t-0: {missing[0]} to {missing[-1]} (" in line
+    kept = ", ".join(f"{base:020d}.log.torn" for base in damaged)
+    assert f"({damaged[0]:020d}.log: cut at position 0" in line and f"; what lay there is kept in {kept})" in line
+    assert recovered.damaged_ranges == ((missing[0], missing[-1] + 1),) and not recovered.was_whole
+    for base in damaged:
+        path = f"/data/t-0/{base:020d}.log"
+        assert fs.files()[path + ".torn"] == before[path]
+    assert append(recovered) == 8
+    sound = [each for each in range(9) if each not in missing]
+    assert offsets(recovered) == sound
+    caplog.clear()
+    recovered.flush()
+    again = open_log(clean=False, recovery_point=9, segment_bytes=200)
+    assert (again.log_end_offset, offsets(again)) == (9, sound)
+
+
+def damage_first_batches(open_log: LogOpener, fs: MemoryFs, damaged: list[int]) -> dict[str, bytes]:
+    """Damage the first batches of some of four segments of two batches each; return the files with the damage."""
     log = open_log(segment_bytes=200)
     for _ in range(8):
         append(log)
-    bases = [segment.base_offset for segment in log.segments]
-    assert bases == [0, 2, 4, 6]
-    damaged = f"/data/t-0/{bases[1]:020d}.log"
-    fs.open(damaged).pwrite(b"\xff", 70)
-    before = fs.files()
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 4, 6]
+    for base in damaged:
+        fs.open(f"/data/t-0/{base:020d}.log").pwrite(b"\xff", 70)
+    return fs.files()
+
+
+def test_segments_behind_a_bad_batch_that_begin_badly_are_set_aside(
+    open_log: LogOpener, fs: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    bases = [0, 2, 4, 6]
+    before = damage_first_batches(open_log, fs, bases[1:])
     recovered = open_log(clean=False, segment_bytes=200)
     (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
     assert "t-0: 6 offsets are missing in /data/t-0: 2 to 7 (00000000000000000002.log: cut at position 0" in line
@@ -143,15 +171,35 @@ def test_segments_that_hold_nothing_are_not_kept(open_log: LogOpener, fs: Memory
     assert not [path for path in fs.files() if ".torn" in path]
 
 
-def test_missing_segment_ends_the_log_there(open_log: LogOpener, fs: MemoryFs) -> None:
-    log = open_log(segment_bytes=100)
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_missing_segment_is_a_hole(open_log: LogOpener, fs: MemoryFs, policy: str) -> None:
+    log = open_log(segment_bytes=100, cleanup_policy=policy)
     for _ in range(4):
         append(log)
     fs.unlink("/data/t-0/00000000000000000002.log")
-    recovered = open_log(clean=False, segment_bytes=100)
+    # Without any checkpoint a compacted log may have been cleaned there.
+    recovered = open_log(clean=False, recovery_point=1, segment_bytes=100, cleanup_policy=policy)
     assert recovered.log_end_offset == 4
-    assert offsets(recovered, until=2) == [0, 1]
-    assert fs.exists("/data/t-0/00000000000000000003.log.torn")
+    assert recovered.damaged_ranges == ((2, 3),) and not recovered.was_whole
+    assert offsets(recovered) == [0, 1, 3]
+    assert not [path for path in fs.files() if ".torn" in path]
+
+
+@pytest.mark.parametrize("known_epoch", [1, 2])
+def test_an_older_segment_behind_a_gap_is_set_aside(open_log: LogOpener, fs: MemoryFs, known_epoch: int) -> None:
+    """It was truncated, and a power loss has brought it back: the log has gone on under a later leader epoch. Where the
+    records of that are gone, the file of leader epochs knows."""
+    log = open_log(segment_bytes=100)
+    for epoch in (0, 2, 1):
+        append(log, epoch=epoch)
+    assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
+    log.epochs.replace([(0, 0), (known_epoch, 1)])
+    log.epochs.write()
+    fs.unlink("/data/t-0/00000000000000000001.log")
+    recovered = open_log(clean=False, segment_bytes=100)
+    assert fs.exists("/data/t-0/00000000000000000002.log.torn") == (known_epoch == 2)
+    assert recovered.damaged_ranges == ((1, 3 if known_epoch == 2 else 2),)
+    assert recovered.log_end_offset == 3
 
 
 def test_segment_that_came_back_after_a_truncation_is_removed(open_log: LogOpener, fs: MemoryFs) -> None:
