@@ -32,6 +32,7 @@ Source: org.apache.kafka.storage.internals.log.ProducerStateManager.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 from crc32c import crc32c
@@ -106,7 +107,7 @@ def snapshot_path(directory: str, offset: int) -> str:
 
 
 def load_newest_snapshot(
-    fs: Fs, directory: str, offsets: list[int], at_most: int, limits: ProducerIdLimits | None = None
+    fs: Fs, directory: str, offsets: Iterable[int], at_most: int, limits: ProducerIdLimits | None = None
 ) -> ProducerStateManager:
     """Return the state of the newest readable snapshot at or below ``at_most``; an empty state when there is none.
 

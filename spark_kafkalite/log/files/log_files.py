@@ -18,7 +18,7 @@ a pipe or the like has one of these names; the other logs go on.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import KafkaStorageError
@@ -63,12 +63,12 @@ class LogRefused(KafkaStorageError):
 
 
 class LogFiles(NamedTuple):
-    """The files of one log: size by base offset, the offsets of snapshots, whether there is a file of epochs."""
+    """The files of one log: size by base offset, of snapshots by their offset; whether there is a file of epochs."""
 
     logs: dict[int, int]
     indexes: dict[int, int]
     time_indexes: dict[int, int]
-    snapshots: list[int]
+    snapshots: dict[int, int]
     has_epochs: bool
     # Up to where a cleaning that a crash had interrupted, and that has been ended now, has cleaned the log; else 0.
     swapped_until_offset: int = 0
@@ -106,7 +106,7 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
         entries = fs.entries(directory)
     names = {entry.name for entry in entries}
     has_epochs, has_damaged_ranges = LEADER_EPOCH_FILE in names, DAMAGED_RANGES_FILE in names
-    found = LogFiles({}, {}, {}, [], has_epochs, swapped_until_offset, has_damaged_ranges)
+    found = LogFiles({}, {}, {}, {}, has_epochs, swapped_until_offset, has_damaged_ranges)
     by_suffix = {LOG_SUFFIX: found.logs, INDEX_SUFFIX: found.indexes, TIME_INDEX_SUFFIX: found.time_indexes}
     for name, kind, size_bytes in entries:
         if kind is Kind.DIRECTORY:
@@ -119,7 +119,7 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
             if suffix in by_suffix:
                 by_suffix[suffix][int(stem)] = size_bytes
             elif suffix == SNAPSHOT_SUFFIX and int(stem) <= MAX_INT64:
-                found.snapshots.append(int(stem))
+                found.snapshots[int(stem)] = size_bytes
     for sizes, suffix in ((found.indexes, INDEX_SUFFIX), (found.time_indexes, TIME_INDEX_SUFFIX)):
         for base_offset in sizes.keys() - found.logs.keys():
             fs.unlink(f"{directory}/{base_offset:0{BASE_OFFSET_DIGITS}d}{suffix}")
@@ -130,6 +130,9 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
 def refuse_foreign(directory: str, entries: Iterable[Entry]) -> None:
     """Raise LogRefused if a name of a log's file is that of something else, or a segment's name is no offset."""
     for name, kind, _ in entries:
+        # Most are files; what has no end to look at needs no look.
+        if kind is Kind.FILE and not name.endswith(LOG_SUFFIX):
+            continue
         stem, dot, ending = name.rpartition(".")
         suffix = dot + ending
         if kind is not Kind.FILE and _is_of_log(name) and not (suffix in _LEFTOVER_SUFFIXES and kind in _REMOVABLE):
@@ -169,24 +172,27 @@ def drop_segments_below(fs: Fs, directory: str, found: LogFiles, log_start_offse
 
 def snapshot_offsets(fs: Fs, directory: str) -> list[int]:
     """Return the offsets of the producer snapshots in a directory, in no order."""
-    return list(_snapshots(fs, directory))
-
-
-def _snapshots(fs: Fs, directory: str) -> dict[int, int]:
-    return {
-        int(entry.name[:BASE_OFFSET_DIGITS]): entry.size_bytes
+    return [
+        int(entry.name[:BASE_OFFSET_DIGITS])
         for entry in fs.entries(directory)
         if entry.name.endswith(SNAPSHOT_SUFFIX) and entry.name[:BASE_OFFSET_DIGITS].isdecimal()
-    }
+    ]
 
 
-def drop_snapshots(fs: Fs, directory: str, base_offsets: list[int], newest: int, end_offset: int) -> None:
-    """Remove the snapshots of what is gone, those of clean stops but the newest, and large ones but the newest few."""
-    large: list[int] = []
-    for offset, size_bytes in sorted(_snapshots(fs, directory).items()):
-        if offset > end_offset or (offset < newest and offset not in base_offsets):
-            fs.unlink(snapshot_path(directory, offset))
+def drop_snapshots(
+    fs: Fs, directory: str, snapshots: Mapping[int, int], base_offsets: Iterable[int], newest: int, end_offset: int
+) -> None:
+    """Remove the snapshots of what is gone, those of clean stops but the newest, and large ones but the newest few.
+
+    ``snapshots``: the size of each, by its offset; some may be gone by now.
+    """
+    bases, large, removed = frozenset(base_offsets), [], []
+    for offset, size_bytes in sorted(snapshots.items()):
+        if offset > end_offset or (offset < newest and offset not in bases):
+            removed.append(offset)
         elif size_bytes > LARGE_SNAPSHOT_BYTES:
             large.append(offset)
-    for offset in large[:-LARGE_SNAPSHOTS_KEPT]:
-        fs.unlink(snapshot_path(directory, offset))
+    for offset in [*removed, *large[:-LARGE_SNAPSHOTS_KEPT]]:
+        path = snapshot_path(directory, offset)
+        if fs.exists(path):
+            fs.unlink(path)

@@ -22,6 +22,8 @@ from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH, LeaderEpochs
 from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE
 from spark_kafkalite.log.loading.scan import READ_BYTES
 from spark_kafkalite.log.segments.segment import Segment
+from spark_kafkalite.records import kernel
+from spark_kafkalite.records.layout import HEADER_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -93,13 +95,16 @@ def heads_differ(epochs: LeaderEpochs, segments: Iterable[Segment], log_start_of
     fails.
     """
     for segment in segments:
+        # One read, and no walk: there may be tens of thousands of segments.
+        if segment.size_bytes < HEADER_BYTES:
+            continue
         try:
-            found = next(segment.headers(0), None)
+            header = kernel.read_header(segment.file.pread(HEADER_BYTES, 0))
         except CorruptMessage:
             continue
-        if found is None or found.header.base_offset < log_start_offset:
+        epoch = header.partition_leader_epoch
+        if header.base_offset < log_start_offset or not 0 <= epoch <= MAX_LEADER_EPOCH:
             continue
-        epoch = found.header.partition_leader_epoch
-        if 0 <= epoch <= MAX_LEADER_EPOCH and epochs.epoch_at(found.header.base_offset) != epoch:
+        if epochs.epoch_at(header.base_offset) != epoch:
             return True
     return False

@@ -25,7 +25,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import CorruptMessage
@@ -208,7 +208,7 @@ def gap_before(segment: Segment, next_base_offset: int) -> Hole | None:
 
 
 def believed_start(
-    files: OpenFiles, directory: str, found: SegmentSizes, snapshots: Sequence[int], log_start_offset: int
+    files: OpenFiles, directory: str, found: SegmentSizes, snapshots: Collection[int], log_start_offset: int
 ) -> int:
     """Return the checkpoint's log start, or the first segment's when the log never came so far.
 

@@ -196,7 +196,8 @@ class _Loader:
         self._producer_limits = host.producer_limits
         self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
         self._epochs_lost = False
-        self._new_snapshots: list[str] = []
+        # The size of each snapshot that the scan has written, by its offset.
+        self._new_snapshots: dict[int, int] = {}
         self._behind = Behind(files.fs, directory)
         self._end_reason = ""
         self._found_damage = False
@@ -383,7 +384,7 @@ class _Loader:
         self._epochs.truncate_from_end(end + 1)
         producers.map_end_offset = end
         if len(found.snapshots) > len(bases):
-            drop_snapshots(fs, self._directory, bases, producers.snapshot_offset, end)
+            drop_snapshots(fs, self._directory, found.snapshots, bases, producers.snapshot_offset, end)
         start = max(self._log_start_offset, bases[0])
         return LoadedLog(segments, self._epochs, producers, start, end, end)
 
@@ -443,7 +444,8 @@ class _Loader:
         if self._epochs_lost or self._epochs.entries != known_epochs:
             self._epochs.write(sync=self._sync)
         producers.map_end_offset = end
-        drop_snapshots(fs, self._directory, bases, producers.snapshot_offset, end)
+        snapshots = self._found.snapshots | self._new_snapshots
+        drop_snapshots(fs, self._directory, snapshots, bases, producers.snapshot_offset, end)
         if self._sync:
             self._sync_recovered(recovered)
         return LoadedLog(
@@ -478,7 +480,7 @@ class _Loader:
                 scan.producers.map_end_offset = end
                 snapshot = write_snapshot(scan.producers, self._files.fs, self._directory)
                 if snapshot is not None:
-                    self._new_snapshots.append(snapshot)
+                    self._new_snapshots[end] = self._files.fs.open(snapshot).size()
             reason = scan.recover(segment)
             if base > end and not segment.size_bytes and not self._known_until_offset:
                 # Nothing but its name says that offsets up to it were given, and no reader would ever come so far.
@@ -542,7 +544,8 @@ class _Loader:
         for segment in recovered[:-1]:
             self._files.open(segment.offset_index.path).sync()
             self._files.open(segment.time_index.path).sync()
-        for path in self._new_snapshots:
+        for offset in self._new_snapshots:
+            path = snapshot_path(self._directory, offset)
             if self._files.fs.exists(path):
                 self._files.fs.open(path).sync()
         self._files.fs.sync_directory(self._directory)
