@@ -240,8 +240,13 @@ class Invariants:
             self._last_committed[key] = max(self._last_committed.get(key, 0), base_offset)
         self._committed_until[key] = until
 
+    @property
+    def expects_all(self) -> bool:
+        """Whether all that was committed must be there: not if the disks that had it may be gone."""
+        return not self._allows_loss()
+
     def _problem(self, text: str) -> None:
-        if not self._allows_loss():
+        if self.expects_all:
             self.problems.append(text)
 
     # In the end -----------------------------------------------------------------------------------------------------

@@ -105,6 +105,7 @@ class Moved:
                 and partition is not None
                 and partition.topic_id == state.topic_id
                 and partition.log.recovery_point < until
+                and self._invariants.expects_all
             ):
                 self.problems.append(
                     f"{where}: broker {broker} has joined, has flushed up to {partition.log.recovery_point} only, and "
