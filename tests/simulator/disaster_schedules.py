@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from tests.simulator.disasters import is_stopped_first
+from tests.simulator.disasters import kills_and_spares_the_end
 from tests.simulator.schedule import DISASTERS, OF_OLD_REGISTRIES, Fault, FaultKind, Schedule, SimulatedTopic
 
 _FIRST_S: Final = 1.5
@@ -70,6 +70,8 @@ def _disaster(kind: FaultKind, what: str, chance: random.Random) -> list[Fault]:
     seconds = round(chance.choice((0.2, 1.0, 3.0)) * chance.uniform(0.5, 1.5), 3) if is_down else 0.0
     apart_s = round(min(chance.uniform(0.3, 4.0), at_s - 0.2), 3)
     drawn, target = chance.randrange(1 << 16), chance.choice((0, 0, 1, 2, 3))
+    # Not among those of all kinds: the leader of some, healed by rounds, keeps its hole.
+    is_asked_for = what == SEGMENT
     if kind in _OF_FILES:
         what = what or chance.choice(FILES)
     elif kind in (FaultKind.FLIP_INDEX, FaultKind.SHORT_READ, FaultKind.READ_ERROR, FaultKind.BAD_SECTOR):
@@ -83,7 +85,7 @@ def _disaster(kind: FaultKind, what: str, chance: random.Random) -> list[Fault]:
             seconds *= 4
             # Flushes are made in threads; writes of the loop's keep the loop from turning.
             what = what or chance.choice(("", FLUSH))
-    if kind in _OF_ALL and what == SEGMENT and random.Random(drawn).random() < 0.3:
+    if kind in _OF_ALL and is_asked_for and random.Random(drawn).random() < 0.3:
         return _damage_of_all(kind, at_s, random.Random(drawn))
     if kind is FaultKind.FILE_OLDER and chance.random() < 0.5:
         return _older_on_leader(what, drawn, chance)
@@ -101,11 +103,12 @@ def _disaster(kind: FaultKind, what: str, chance: random.Random) -> list[Fault]:
 
 
 def _damage_of_all(kind: FaultKind, at_s: float, chance: random.Random) -> list[Fault]:
-    """All replicas are killed, and each loses some segments, the same or others, before any of them starts again."""
+    """All replicas are killed, and each loses old segments, the same or others, before any of them starts again."""
     faults = []
     for _ in range(chance.choice((1, 2))):
         for number in (1, 2, 3):
-            drawn = next(draw for draw in iter(lambda: chance.randrange(1 << 16), None) if not is_stopped_first(draw))
+            draws = iter(lambda: chance.randrange(1 << 16), None)
+            drawn = next(draw for draw in draws if kills_and_spares_the_end(draw))
             faults.append(Fault(at_s, kind, number, round(chance.uniform(0.5, 2.0), 3), SEGMENT, drawn))
             at_s = round(at_s + 0.001, 3)
     return faults

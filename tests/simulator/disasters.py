@@ -50,9 +50,14 @@ _WITH_COPY: Final = frozenset({FaultKind.FILE_OLDER, FaultKind.PARTITION_OLDER})
 _OF_SEGMENTS: Final = frozenset({FaultKind.FLIP_RECORD, FaultKind.FLIP_HEADER})
 
 
-def is_stopped_first(draw: int) -> bool:
-    """Return whether a broker that is down for a fault of this number was stopped in order, not killed."""
-    return random.Random(draw).random() < 0.5
+def kills_and_spares_the_end(draw: int) -> bool:
+    """Return whether a fault of this number kills its broker, and hits none of the last of several files.
+
+    Without its last segment a log looks like one that has ended there, if no checkpoint has come so far.
+    """
+    chance = random.Random(draw)
+    is_killed, _, which = chance.random() >= 0.5, chance.random(), chance.random()
+    return is_killed and which < 0.25
 
 
 class Chosen:
@@ -62,8 +67,7 @@ class Chosen:
         self.fault = fault
         self.chance = random.Random(fault.draw)
         # Whether a broker that is down for it was stopped in order.
-        self.is_stopped_first = is_stopped_first(fault.draw)
-        self.chance.random()
+        self.is_stopped_first = self.chance.random() < 0.5
         self._number = self.chance.random()
         self._which = self.chance.random()
         self._copy: dict[str, bytes] = {}
