@@ -38,7 +38,7 @@ class FakeAdmin:
         self.refusals = refusals or {}
         self.asked: list[tuple[int, tuple[str, ...]]] = []
 
-    def list_partition_reassignments(self) -> dict[TopicPartition, object]:
+    def list_partition_reassignments(self, *, timeout_ms: int) -> dict[TopicPartition, object]:
         return {}
 
     def describe_cluster(self) -> ClusterDescription:

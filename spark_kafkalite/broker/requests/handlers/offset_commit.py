@@ -149,7 +149,7 @@ def _checked(
     metadata_limit = context.config["offset.metadata.max.bytes"]
     existing = context.cluster.topics
     group_id = commit.group_id
-    is_limited = exchange.connection.session.rights is not None
+    is_limited = exchange.session.rights is not None
     may_read_group = not is_limited or exchange.may(Operation.READ, ResourceType.GROUP, group_id)
     entries: dict[OffsetKey, OffsetValue] = {}
     outcomes: _Outcomes = []

@@ -159,8 +159,7 @@ class _Producing:
     def begin(self, name: str) -> list[ProducedPartition]:
         """Begin with a topic; return where its outcomes go."""
         exchange = self._exchange
-        has_rights = exchange.connection.session.rights is None
-        may_write = has_rights or exchange.may(Operation.WRITE, ResourceType.TOPIC, name)
+        may_write = exchange.session.rights is None or exchange.may(Operation.WRITE, ResourceType.TOPIC, name)
         self._topic_refusal = None if may_write else rights.refused(ResourceType.TOPIC)
         produced: list[ProducedPartition] = []
         self.outcomes.append((name, produced))
