@@ -215,7 +215,7 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
     assert "kafkalite: at 10 B/s to and from each broker this takes at least 3 d\n" in planned
     wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})
     begun = reassign("--execute", "--throttle", "1")
-    assert "kafkalite: the throttle is set to 1 B/s; --verify removes it" in begun
+    assert "kafkalite: the throttle is set to 1 B/s; --verify and --wait remove it" in begun
     wait_for_settings(admin, topic, {"0:1,1:2", "0:3,1:3"}, {"1"})
     reassign("--verify", code=1)
     shown = run_command("cluster", "status", "--bootstrap-server", cluster.bootstrap).stdout
