@@ -26,6 +26,7 @@ from spark_kafkalite.log.segments import write_ahead
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
+from spark_kafkalite.log.steps import Steps
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.memory_fs import CrashMode
 from tests.crash.log_model import crash_and_check
@@ -212,9 +213,18 @@ def _forget_other_log_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 def _keep_the_recovery_point_when_truncating(monkeypatch: pytest.MonkeyPatch) -> None:
     before = LocalLog._before_truncation
 
-    def careless(self: LocalLog, offset: int) -> Callable[[], None]:
-        before(self, offset)
-        return lambda: None
+    def careless(self: LocalLog, offset: int) -> Steps[None]:
+        note = self._note_recovery_points
+
+        def note_in_memory() -> Callable[[], None]:
+            note()
+            return lambda: None
+
+        self._note_recovery_points = note_in_memory  # type: ignore[method-assign]
+        try:
+            yield from before(self, offset)
+        finally:
+            self._note_recovery_points = note  # type: ignore[method-assign]
 
     monkeypatch.setattr(LocalLog, "_before_truncation", careless)
 
