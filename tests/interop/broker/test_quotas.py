@@ -143,21 +143,22 @@ def test_producers_keep_to_their_rate(
 
 @pytest.mark.kafka
 def test_java_keeps_to_its_rate_and_says_that_it_was_throttled(
-    broker: BrokerProcess, admin: Admin, topic: str, java_tools: JavaTools
+    broker: BrokerProcess, admin: Admin, used_topic: str, java_tools: JavaTools
 ) -> None:
     if (reason := apache_kafka.available()) is not None:
         pytest.skip(reason)
     # A request has more than all that may be saved, so the first one is throttled however slowly they come.
-    admin.alter_client_quotas({"user": "ANONYMOUS", "client-id": topic}, {"producer_byte_rate": RATE / 20})
+    admin.alter_client_quotas({"user": "ANONYMOUS", "client-id": used_topic}, {"producer_byte_rate": RATE / 20})
     records, settings = 30, ("batch.size=200000", "linger.ms=60000")
     begun_s = time.monotonic()
     done = java_tools.run(
         "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", topic, "--num-records", str(records), "--record-size", str(len(RECORD)), "--throughput", "-1"),
-        *("--print-metrics", "--producer-props", f"bootstrap.servers={broker.bootstrap}", f"client.id={topic}"),
+        *("--topic", used_topic, "--num-records", str(records), "--record-size", str(len(RECORD))),
+        *("--throughput", "-1", "--print-metrics"),
+        *("--producer-props", f"bootstrap.servers={broker.bootstrap}", f"client.id={used_topic}"),
         *settings,
     )
-    wait_for_records(admin, topic, records)
+    wait_for_records(admin, used_topic, 1 + records)
     assert time.monotonic() - begun_s >= LEAST_S
     (line,) = [line for line in done.stdout.splitlines() if "produce-throttle-time-max" in line]
     assert float(line.rsplit(":", 1)[1]) > 0
