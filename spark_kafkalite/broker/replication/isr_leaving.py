@@ -130,6 +130,7 @@ class IsrLeaving:
         # Whose log is gone, with the topic's id.
         self._lost: dict[TopicPartition, bytes] = {}
         self._leaving: asyncio.Task[None] | None = None
+        self._begins_again = False
         self._stopped = False
 
     def start(self) -> None:
@@ -213,7 +214,9 @@ class IsrLeaving:
             self._begin_leaving()
 
     def _begin_leaving(self) -> None:
-        if self._leaving is not None or self._stopped or not (self._lost or any(self._to_leave.values())):
+        # What is under way may have looked at things before they changed.
+        self._begins_again = self._leaving is not None
+        if self._begins_again or self._stopped or not (self._lost or any(self._to_leave.values())):
             return
         leaves: dict[Partition, _Leave] = {}
         for why, partitions in self._to_leave.items():
@@ -247,7 +250,7 @@ class IsrLeaving:
             logger.critical(
                 "partitions that have failed, or are full, could not be left to others", exc_info=task.exception()
             )
-        if self._lost or any(self._to_leave[why] for why in _Why if why not in _STANDING):
+        if self._begins_again:
             self._begin_leaving()
 
     # A stop ---------------------------------------------------------------------------------------------------------

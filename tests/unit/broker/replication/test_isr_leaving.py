@@ -328,6 +328,28 @@ def test_a_damaged_leader_hands_over_to_a_whole_member_and_not_before_there_is_o
     assert not led.partition().is_leader
 
 
+def test_news_that_come_while_others_are_left_are_looked_at_afterwards(leading: Leading) -> None:
+    led, _ = leading(1, 2, count=2)
+    leader = led.partition(0).check_leader()
+    leader.follower_damage(2, Incarnation(20), 1, ((1, 2),))
+    led.harness.append(led.partition(0), 2)
+    damage(led)
+    led.run(5.0)
+    assert led.partition(0).leader is leader
+    # The other partition is left for as long as there is no session.
+    led.has_session = False
+    led.partition(1).go_offline(OSError("bad disk"))
+    led.run(1.0)
+    leader.follower_damage(2, Incarnation(20), 2, ())
+    led.set_node(partition_state(1, 2, 3), 0)
+    led.publish()
+    led.run(1.0)
+    led.has_session = True
+    led.run(5.0)
+    assert led.node(1).isr == (2,)
+    assert (led.node(0).leader, led.node(0).isr) == (-1, (2, 3))
+
+
 def test_the_last_member_leads_on_with_its_damage_and_accepts_what_nobody_has(
     leading: Leading, caplog: pytest.LogCaptureFixture
 ) -> None:
