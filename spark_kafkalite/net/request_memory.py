@@ -135,8 +135,8 @@ class RequestMemory:
 
     def request_complete(self, reader: PausedConnection) -> None:
         """Note that the request of ``reader`` is complete. It may not exceed the limit any more; the next one may."""
-        if self._whole is not None and reader is self._whole._exempt:
-            self._whole._pass_exemption_on()
+        if self._whole is not None:
+            self._whole.request_complete(reader)
         if reader is self._exempt:
             self._pass_exemption_on()
 

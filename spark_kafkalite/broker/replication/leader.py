@@ -552,8 +552,7 @@ class Leader(Appender):
                 and self._commit(self.log.local.log_end_offset)
                 and not self._bounds.shows_flushed
             ):
-                self.consumers.wake()
-                self.stable_readers.wake()
+                self._wake_consumers()
         return result
 
     # Fetching -------------------------------------------------------------------------------------------------------
