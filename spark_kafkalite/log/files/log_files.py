@@ -130,7 +130,7 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
 def refuse_foreign(directory: str, entries: Iterable[Entry]) -> None:
     """Raise LogRefused if a name of a log's file is that of something else, or a segment's name is no offset."""
     for name, kind, _ in entries:
-        # Most are files; what has no end to look at needs no look.
+        # Most are files, and of files only the names of segments can be wrong.
         if kind is Kind.FILE and not name.endswith(LOG_SUFFIX):
             continue
         stem, dot, ending = name.rpartition(".")
