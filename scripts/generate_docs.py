@@ -72,7 +72,6 @@ and settings of a topic only with DESCRIBE_CONFIGS.
 - Settings of client metrics and of groups (resource types CLIENT_METRICS, 16, and GROUP, 32). ListConfigResources and
   DescribeConfigs return none; AlterConfigs and IncrementalAlterConfigs get INVALID_REQUEST.
 - Moving replicas between log directories (34).
-- Making SCRAM credentials of users (51).
 - Topic ids in Produce (version 13 and newer).
 - A fetch session on a second connection: a fetch session belongs to the connection that opened it, and ends with it.
 - Message formats before version 2 (magic 0 and 1).
