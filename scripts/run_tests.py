@@ -120,7 +120,7 @@ SUITES = (
     Suite("mutants", ("tests/mutants",), workers=1),
     # An hour of both cores.
     Suite("cluster-day", ("tests/cluster_day/test_day.py",), workers=1),
-    Suite("applications", (*APPLICATIONS, "tests/packaging/test_outside_parts.py"), workers=1),
+    Suite("applications", (*APPLICATIONS, "tests/packaging/test_outside_parts.py"), workers=1, is_urgent=True),
     *(
         Suite(
             f"applications{version}",
@@ -129,11 +129,19 @@ SUITES = (
             environment=f".venv-spark{version}",
             select="not hdfs and not kafka and not any_spark",
             is_second_run=True,
+            is_urgent=True,
         )
         for version in ("400", "40", "41", "42", "421")
     ),
     # Spark's own connector on Apache Kafka.
-    Suite("jvm", ("tests/spark/test_jvm_connector.py",), workers=1, environment=".venv-spark42", select="kafka"),
+    Suite(
+        "jvm",
+        ("tests/spark/test_jvm_connector.py",),
+        workers=1,
+        environment=".venv-spark42",
+        select="kafka",
+        is_urgent=True,
+    ),
 )
 
 
