@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from spark_kafkalite.client.admin.configs import ConfigChange
 from spark_kafkalite.jobs import mirror
 from spark_kafkalite.jobs.destination.lease import Holder, lease_path
+from spark_kafkalite.jobs.program.outcome import ExitCode
 from spark_kafkalite.manifests.files import LocalFiles
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.processes.cluster import BrokerProcess
@@ -55,9 +56,9 @@ def mirrored(near: Topics, far: Topics, checkpoint: str, *arguments: str) -> dic
     return document
 
 
-def refused(near: Topics, far: Topics, checkpoint: str, *arguments: str) -> str:
+def refused(near: Topics, far: Topics, checkpoint: str, *arguments: str, exit_code: int = 1) -> str:
     result = invoke(near, far, checkpoint, *arguments)
-    assert result.exit_code == 1, result.output
+    assert result.exit_code == exit_code, result.output
     return result.output.splitlines()[-1]
 
 
@@ -199,7 +200,8 @@ if SOAK:  # Each query takes some seconds, and Apache Kafka long to start.
         mirrored(topics, far, checkpoint, "--topic", topic)
         said = refused(topics, far, checkpoint, "--topic", topic, "--topic-prefix", "other.")
         assert "with prefix '', but this is one" in said
-        assert "no such topic: absent" in refused(topics, far, checkpoint, "--topic", f"{topic},absent")
+        said = refused(topics, far, checkpoint, "--topic", f"{topic},absent", exit_code=ExitCode.SOURCE)
+        assert "no such topic: absent" in said
         far.admin.delete_topics([topic])
         said = refused(topics, far, checkpoint, "--topic", topic)
         assert (
