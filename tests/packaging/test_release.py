@@ -27,6 +27,10 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in version.split("."))
 
 
+def _section(version: str, changelog: str) -> str:
+    return changelog.split(f"## [{version}]")[1].split("\n## [")[0].strip()
+
+
 def test_the_version_is_the_newest_section_of_the_changelog_or_one_in_development() -> None:
     newest, date = SECTIONS[0]
     if UNRELEASED:
@@ -57,6 +61,10 @@ def test_the_commit_of_a_release_has_its_version(version: str) -> None:
     assert tagged in (None, commit)
     content = git("show", f"{commit}:spark_kafkalite/version.py")
     assert content is None or f'VERSION: Final = "{version}"' in content
+    released = git("show", f"{commit}:CHANGELOG.md")
+    assert released is None or _section(version, CHANGELOG) == _section(version, released), (
+        "the changelog's section of a release is what was released: put later changes under Unreleased"
+    )
 
 
 def test_the_workflow_publishes_from_the_tag_without_a_stored_token() -> None:
