@@ -209,7 +209,8 @@ if SOAK:  # Each query takes some seconds, and Apache Kafka long to start.
             in said
         )
         far.admin.create_topic(topic, 1)
-        assert "it was deleted and created again" in refused(topics, far, checkpoint, "--topic", topic)
+        said = refused(topics, far, checkpoint, "--topic", topic, exit_code=ExitCode.DATA_LOSS)
+        assert "it was deleted and created again" in said
 
     def test_a_batch_that_fails_is_told_in_one_line_and_copied_by_the_next_run(
         topics: Topics, far: Topics, checkpoint: str, caplog: pytest.LogCaptureFixture
