@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from spark_kafkalite.net.descriptors import Descriptors
+from spark_kafkalite.registry import store
 from spark_kafkalite.registry.served import connection, requests, server, sessions
 from spark_kafkalite.wire.codec import MAX_REQUEST_ELEMENTS
 from spark_kafkalite.wire.primitives import MAX_REQUEST_BYTES_FIELD
@@ -27,6 +28,7 @@ def test_the_bounds_of_the_registry() -> None:
     ):
         assert f"| {count:,} | {what}" in text
     assert f"; {server.MAX_WATCHES:,} together." in text
+    assert f"| {store.MAX_DATA_BYTES:,} bytes | data of a node" in text
     assert f"| {requests.MAX_ANSWER_BYTES // MIB} MiB | an answer" in text
     assert f"at most {connection.MAX_IN_FLIGHT:,} unanswered requests" in text
     assert f"or {connection.MAX_IN_FLIGHT_BYTES // MIB} MiB of them" in text
