@@ -19,6 +19,7 @@ from spark_kafkalite.spark.reading.data_loss import LossPolicy
 from spark_kafkalite.spark.reading.offset_ranges import OffsetRange
 from spark_kafkalite.spark.watching.post_box import listening_jvm
 from spark_kafkalite.spark.workers.connections import reading_config
+from spark_kafkalite.spark.workers.early_ack import EarlyAck
 from spark_kafkalite.spark.workers.task_tokens import token_for_tasks
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReadPlan:
+class ReadPlan(EarlyAck):
     """What every task of a read needs to know; pickled with the reader.
 
     ``application`` is the number of the JVM that the plan was made for, if an application there watches its queries on

@@ -50,6 +50,7 @@ from spark_kafkalite.spark.sink.origin import ORIGIN, ORIGIN_TYPE
 from spark_kafkalite.spark.tracebacks import without_frames
 from spark_kafkalite.spark.watching.post_box import TaskFigures, post
 from spark_kafkalite.spark.workers.connections import admin_settings, drop_producer, producer_for, writing_config
+from spark_kafkalite.spark.workers.early_ack import EarlyAck
 from spark_kafkalite.spark.workers.task_report import log_line, milliseconds, task_place
 from spark_kafkalite.spark.workers.task_tokens import token_for_tasks
 from spark_kafkalite.spark.workers.worker_log import SINK, speak_of
@@ -123,7 +124,7 @@ class WrittenMessage(WriterCommitMessage):
     figures: TaskFigures | None = None
 
 
-class _Sink:
+class _Sink(EarlyAck):
     """What the batch and the streaming writer have in common; pickled to the tasks."""
 
     def __init__(self, options: WriterOptions, schema: StructType) -> None:

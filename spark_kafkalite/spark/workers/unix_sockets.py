@@ -1,6 +1,7 @@
 """Recommends Unix sockets between Spark's JVM and its Python workers, which Spark has since 4.1 and leaves off.
 
-Over TCP each micro-batch waits about 45 ms for a delayed acknowledgement, and large reads are slower.
+Over TCP large reads and writes are slower. Tasks of the source and the sink do not wait for delayed acknowledgements
+there (:mod:`.early_ack`); other tasks in Python may.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ _LOG = logging.getLogger("spark_kafkalite.spark")
 
 UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 RECOMMENDATION: Final = (
-    f"{UNIX_SOCKETS} is off: set it to true when the session starts. Micro-batches get about 45 ms shorter, and reads "
-    "and writes faster. Where the path of java.io.tmpdir is longer than 60 characters, as in containers of YARN, also "
-    "set spark.python.unix.domain.socket.dir=/tmp"
+    f"{UNIX_SOCKETS} is off: set it to true when the session starts. Reads and writes get faster. Where the path of "
+    "java.io.tmpdir is longer than 60 characters, as in containers of YARN, also set "
+    "spark.python.unix.domain.socket.dir=/tmp"
 )
 _recommended = False
 
