@@ -35,7 +35,9 @@ def test_what_a_worker_has_loaded_is_not_looked_through_again():
 def test_spark_archives_are_not_read_again_for_each_task_and_can_still_be_imported_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archives = [tmp_path / name for name in ("pyspark.zip", "py4j-0.10.9.9-src.zip", "job.zip")]
+    archives = [
+        tmp_path / name for name in ("pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.0.5.jar", "job.zip")
+    ]
     for number, archive in enumerate(archives):
         with zipfile.ZipFile(archive, "w") as file:
             file.writestr(f"in_archive_{number}/__init__.py", "")
