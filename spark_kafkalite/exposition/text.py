@@ -27,6 +27,22 @@ def number(value: float) -> str:
     return repr(value) if isinstance(value, float) else str(int(value))
 
 
+class LabelBlock:
+    """The labels of series of which several families have one each, in the same order; a family's lines are then made
+    from the whole numbers at once, in a third of the time of single lines."""
+
+    __slots__ = ("_pieces", "size")
+
+    def __init__(self, label_texts: Iterable[str]) -> None:
+        # Between two of them the family's name goes.
+        self._pieces = ["", *(f"{text.replace('%', '%%')} %d\n" for text in label_texts)]
+        self.size = len(self._pieces) - 1
+
+    def lines(self, name: str, values: Sequence[int]) -> str:
+        """Return a line for each value, of the first labels if there are fewer values than labels."""
+        return name.join(self._pieces[: len(values) + 1]) % tuple(values)
+
+
 class Page:
     """What one scrape gets. Families with labels take up to ``max_series`` series in all, and ``max_chars`` of text;
     further series are dropped."""
@@ -61,6 +77,14 @@ class Page:
             self.dropped += len(series) - room
             series = series[:room]
         self._take("".join([f"{name}{label_text} {value:d}\n" for label_text, value in series]), len(series))
+
+    def extend_block(self, name: str, block: LabelBlock, values: Sequence[int]) -> None:
+        """Add a series for each of a block's labels, with a whole number each."""
+        room = max(0, self._max_series - self.series)
+        if block.size > room:
+            self.dropped += block.size - room
+            values = values[:room]
+        self._take(block.lines(name, values), len(values))
 
     def _take(self, text: str, series: int) -> None:
         if self._room_chars is not None:

@@ -58,6 +58,8 @@ class TopicMeters:
     def __init__(self) -> None:
         self.by_name: dict[str, TopicMeter] = {}
         self.rest = TopicMeter()
+        # By the names and ids in fetches that have named topics of this broker: a small fetch looks up nothing else.
+        self.by_topic: dict[str | bytes, TopicMeter] = {}
 
     def of(self, topic: str) -> TopicMeter:
         """Return the meter of a topic that this broker has a partition of."""
@@ -70,8 +72,17 @@ class TopicMeters:
         """Return the meter of a topic that a client has named; clients may name anything."""
         return self.rest if topic is None else self.by_name.get(topic, self.rest)
 
+    def fetched(self, topic: str | bytes, name_of: Callable[[bytes], str | None]) -> TopicMeter:
+        """Return the meter of a topic that a fetch has named, by its name or its id (``name_of`` knows names by ids).
+        The next time ``by_topic`` has it, unless it is no topic of this broker."""
+        meter = self.known(topic if isinstance(topic, str) else name_of(topic))
+        if meter is not self.rest:
+            self.by_topic[topic] = meter
+        return meter
+
     def forget(self, topics: Iterable[str]) -> None:
         """Keep what deleted topics had in the sums alone."""
+        self.by_topic.clear()
         for topic in topics:
             meter = self.by_name.pop(topic, None)
             if meter is not None:

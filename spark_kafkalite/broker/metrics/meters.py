@@ -48,7 +48,10 @@ class RequestMeter(Oversight):
         """Take the times of a sampled exchange; one whose client has gone away has none."""
         if not times.sent_s:
             return
-        phases = self.times.setdefault(exchange.api_key, RequestTimes()).phases
+        found = self.times.get(exchange.api_key)
+        if found is None:
+            found = self.times[exchange.api_key] = RequestTimes()
+        phases = found.phases
         phases["queue"].observe(times.started_s - times.arrived_s)
         phases["local"].observe(times.answered_s - times.started_s - times.waited_s)
         phases["remote"].observe(times.waited_s)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_kafkalite.exposition.text import Page, labels
+from spark_kafkalite.exposition.text import LabelBlock, Page, labels
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))
@@ -28,6 +28,17 @@ def test_series_beyond_the_limit_are_counted() -> None:
     found = {family.name: family.samples for family in text_string_to_metric_families(page.text())}
     assert len(found["some_gauge"]) == 3
     assert found["dropped"][0].value == 2
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=6), st.integers(0, 8))
+def test_a_block_writes_what_single_series_are(values: list[str], limit: int) -> None:
+    blocks, singles = Page(limit), Page(limit)
+    block = LabelBlock(labels(group=value) for value in values)
+    for name in ("first_gauge", "second_gauge"):
+        blocks.extend_block(name, block, list(range(len(values))))
+        for number, value in enumerate(values):
+            singles.add(name, labels(group=value), number)
+    assert (blocks.text(), blocks.series, blocks.dropped) == (singles.text(), singles.series, singles.dropped)
 
 
 def test_a_histogram_is_cumulated() -> None:

@@ -269,9 +269,11 @@ def _response(fetching: Fetching, result: Reading) -> Response | None:
     if throttle_ms > 0:
         return _throttled(fetching, result, throttle_ms)
     result.answered()
-    if context.meters is not None:
-        context.meters.reassignment_bytes_out += result.reassignment_bytes
-        _count(context.meters.topics, context, fetching, result)
+    meters = context.meters
+    if meters is not None:
+        if result.reassignment_bytes:
+            meters.reassignment_bytes_out += result.reassignment_bytes
+        _count(meters.topics, context, fetching, result)
     cold = [one for one in result.old_slices if not is_cached(one.found)] if result.old_slices else None
     if cold or result.is_long:
         exchange.defer()
@@ -325,7 +327,7 @@ def _count(meters: TopicMeters, context: BrokerContext, fetching: Fetching, resu
     """Count what the answer has of each topic: once a topic, not once a partition, where that is enough."""
     topics, is_consumer = result.topics, fetching.replica_id < 0
     for topic, partitions in topics:
-        meter = meters.known(topic if isinstance(topic, str) else context.cluster.topic_name(topic))
+        meter = meters.by_topic.get(topic) or meters.fetched(topic, context.cluster.topic_name)
         size = result.size_bytes
         if len(topics) > 1:
             size = sum(one.records.length for one in partitions if isinstance(one.records, FileRange))

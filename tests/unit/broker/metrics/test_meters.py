@@ -31,6 +31,19 @@ def test_topics_that_clients_invent_get_no_series() -> None:
     assert meters.total(lambda meter: meter.fetch_requests) == 1001
 
 
+def test_a_fetched_topic_is_found_by_its_id_until_it_is_deleted() -> None:
+    meters = TopicMeters()
+    names = {b"id-1": "orders", b"id-2": "elsewhere"}
+    meters.of("orders")
+    meters.fetched(b"id-1", names.get).fetch_requests += 1
+    assert meters.by_topic[b"id-1"] is meters.by_name["orders"]
+    for unknown in (b"id-2", b"id-3", "elsewhere"):
+        assert meters.fetched(unknown, names.get) is meters.rest
+    assert list(meters.by_topic) == [b"id-1"]
+    meters.forget(["orders"])
+    assert meters.fetched(b"id-1", names.get) is meters.rest and not meters.by_topic
+
+
 def test_sums_keep_what_deleted_topics_had() -> None:
     meters = TopicMeters()
     meters.of("orders").bytes_in += 7
