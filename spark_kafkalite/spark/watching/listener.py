@@ -41,7 +41,13 @@ from spark_kafkalite.spark.source import FORMAT_NAME
 from spark_kafkalite.spark.watching.lag_endpoint import LagEndpoint
 from spark_kafkalite.spark.watching.post_box import PostBox, PostedWarning, TaskFigures
 from spark_kafkalite.spark.watching.query_figures import SINK_SIDE, SOURCE_SIDE, FiguresOfQueries, QueryFigures
-from spark_kafkalite.spark.watching.query_lag import ASK_TIMEOUT_MS, QueryPartitionLag, RecordTimes, log_ends_of
+from spark_kafkalite.spark.watching.query_lag import (
+    ASK_TIMEOUT_MS,
+    QueryPartitionLag,
+    QueryReport,
+    RecordTimes,
+    log_ends_of,
+)
 from spark_kafkalite.spark.watching.query_pages import as_json, as_prometheus
 from spark_kafkalite.spark.workers.unix_sockets import recommend_unix_sockets
 from spark_kafkalite.spark.workers.warm_up import warm_up
@@ -74,6 +80,11 @@ class _Source:
     done: Offsets | None = None
     ends: Offsets = field(default_factory=dict)
 
+    def look_at_ends(self, deadline: Deadline) -> None:
+        """Ask brokers where the logs end now. While they do not answer, and before a first report, nothing changes."""
+        if self.done is not None and not deadline.passed():
+            self.ends = log_ends_of(self.options, {**self.done, **self.ends}, deadline)
+
     def waiting(self) -> Offsets:
         """Where it goes on in the partitions in which something waits."""
         done = self.done
@@ -82,12 +93,16 @@ class _Source:
 
 @dataclass
 class _Query:
-    """A running query. ``execution`` is Spark's own object; ``sources`` are keyed by Spark's description of them."""
+    """A running query. ``execution`` is Spark's own object; ``sources`` are keyed by Spark's description of them.
+
+    ``reported_s``: when Spark last reported its start, a finished batch, or that it has nothing to do; since 1970.
+    """
 
     execution: Any
     query_id: str
     name: str | None
     sources: dict[str, _Source] | None = None
+    reported_s: float = field(default_factory=time.time)
 
     def lags(self) -> list[QueryPartitionLag]:
         return [
@@ -122,17 +137,29 @@ class KafkaliteListener(StreamingQueryListener):
             return [each for of_query in self._lags.values() for each in of_query]
 
     def measure(self) -> list[QueryPartitionLag]:
-        """Return :attr:`lag` with the seconds of running queries, for which brokers are asked for up to 5 seconds."""
+        """Return the lag behind the log ends of now, with its seconds, for running queries; of others :attr:`lag`.
+
+        Brokers are asked for up to 5 seconds. A query whose batch hangs falls behind here, and not in :attr:`lag`.
+        """
         with self._measuring:
             with self._lock:
                 running = list(self._running.values())
-            self._times.look_up(
-                (query.query_id, source.options, source.waiting())
-                for query in running
-                for source in list((query.sources or {}).values())
-            )
+            sources = [(query, source) for query in running for source in list((query.sources or {}).values())]
+            deadline = Deadline.after_ms(ASK_TIMEOUT_MS)
+            for _, source in sources:
+                source.look_at_ends(deadline)
+            self._times.look_up(((query.query_id, source.options, source.waiting()) for query, source in sources),
+                                deadline)  # fmt: skip
+            with self._lock:
+                lags = self._lags | {query.query_id: found for query in running if (found := query.lags())}
             now_ms = int(time.time() * 1000)
-            return [self._times.aged(each, now_ms) for each in self.lag]
+            return [self._times.aged(each, now_ms) for of_query in lags.values() for each in of_query]
+
+    @property
+    def reports(self) -> list[QueryReport]:
+        """When Spark last reported each running query: its start, a finished batch, or that it has nothing to do."""
+        with self._lock:
+            return [QueryReport(each.query_id, each.name, each.reported_s) for each in self._running.values()]
 
     @property
     def figures(self) -> list[QueryFigures]:
@@ -159,12 +186,12 @@ class KafkaliteListener(StreamingQueryListener):
         return _FIGURES.unseen(names)
 
     def json(self) -> str:
-        """Return what :meth:`measure` does, and :attr:`figures`, as JSON."""
-        return as_json(self.measure(), self.figures, self.input_rows, self.unseen_records)
+        """Return what :meth:`measure` does, :attr:`reports` and :attr:`figures`, as JSON."""
+        return as_json(self.measure(), self.figures, self.input_rows, self.unseen_records, self.reports)
 
     def prometheus(self) -> str:
-        """Return what :meth:`measure` does, and :attr:`figures`, in Prometheus's text format."""
-        return as_prometheus(self.measure(), self.figures, self.input_rows, self.unseen_records)
+        """Return what :meth:`measure` does, :attr:`reports` and :attr:`figures`, in Prometheus's text format."""
+        return as_prometheus(self.measure(), self.figures, self.input_rows, self.unseen_records, self.reports)
 
     def serve(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
         """Serve ``/metrics`` and ``/lag`` over HTTP until the session ends, and return host and port.
@@ -261,6 +288,7 @@ class KafkaliteListener(StreamingQueryListener):
             query = self._take_up(str(progress.runId), str(progress.id), progress.name)
             if query is None:
                 return
+            query.reported_s = time.time()
             if query.sources is None:
                 query.sources = _sources_of(query.execution)
             for reported in progress.sources:
@@ -300,7 +328,11 @@ class KafkaliteListener(StreamingQueryListener):
         return log_ends_of(source.options, known, Deadline.after_ms(ASK_TIMEOUT_MS))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing has changed."""
+        """Take note that the query has nothing to do."""
+        with self._lock:
+            query = self._running.get(str(event.runId))
+        if query is not None:
+            query.reported_s = time.time()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Commit the last batch, where offsets are committed at all."""

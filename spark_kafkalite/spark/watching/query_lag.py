@@ -1,7 +1,8 @@
 """The lag of streaming queries, in records and in seconds.
 
-Lag in records comes from a query's own reports. Lag in seconds is the age of the record that the query reads next. Only
-the log has it: one fetch of one batch for each partition that is behind, remembered until the query has moved on.
+Where a query is comes from its own reports; where the logs end does, too, or from brokers. Lag in seconds is the age of
+the record that the query reads next. Only the log has it: one fetch of one batch for each partition that is behind,
+remembered until the query has moved on.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ QueryPartition = tuple[str, TopicPartition]
 
 
 class QueryPartitionLag(NamedTuple):
-    """How far a query is behind in one partition, as of its last report.
+    """How far a query is behind in one partition.
 
-    ``offset`` is the next one that the query will read, ``end_offset`` the end of the log that its source saw.
+    ``offset`` is the next one that the query will read, as of its last report; ``end_offset`` the end of the log, as of
+    then or now.
     ``seconds`` is the age of the record there, by its timestamp: 0 where nothing waits, None where it is not known.
     """
 
@@ -47,6 +49,14 @@ class QueryPartitionLag(NamedTuple):
     def lag(self) -> int:
         """Offsets that are waiting."""
         return max(0, self.end_offset - self.offset)
+
+
+class QueryReport(NamedTuple):
+    """When Spark last reported a running query, in seconds since 1970."""
+
+    query_id: str
+    query_name: str | None
+    reported_s: float
 
 
 def timestamps_of(
@@ -95,9 +105,10 @@ class RecordTimes:
         # By query and partition: the offset, its record's time in ms or None, and when that was asked for.
         self._known: dict[QueryPartition, tuple[int, int | None, float]] = {}
 
-    def look_up(self, wanted: Iterable[tuple[str, ReaderOptions, Mapping[TopicPartition, int]]]) -> None:
+    def look_up(
+        self, wanted: Iterable[tuple[str, ReaderOptions, Mapping[TopicPartition, int]]], deadline: Deadline
+    ) -> None:
         """Ask for times that are not known: of each query's sources, what they read next. Forgets all others."""
-        deadline = Deadline.after_ms(ASK_TIMEOUT_MS)
         before, self._known = self._known, {}
         for query_id, options, offsets in wanted:
             missing = {}

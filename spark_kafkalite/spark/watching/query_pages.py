@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from spark_kafkalite.exposition.text import Kind, Page, labels
 from spark_kafkalite.spark.watching.query_figures import SINK_SIDE, SOURCE_SIDE, Figures, QueryFigures
-from spark_kafkalite.spark.watching.query_lag import QueryPartitionLag
+from spark_kafkalite.spark.watching.query_lag import QueryPartitionLag, QueryReport
 
 _MOST_SERIES: Final = 100_000
 
@@ -33,15 +33,19 @@ def as_json(
     figures: Iterable[QueryFigures] = (),
     rows: Mapping[str, int] | None = None,
     unseen: Mapping[str, int] | None = None,
+    reports: Sequence[QueryReport] = (),
 ) -> str:
     """Return ``{"queries": [...]}``: each query with the sum of its lag, its largest lag in seconds, its partitions,
     and what it has read and written, by subscription and target. ``rows``: by query, the records that Spark counts;
-    ``unseen``: those of them that lack in the figures."""
+    ``unseen``: those of them that lack in the figures; ``reports``: of running queries alone."""
     queries: dict[str, tuple[str | None, list[QueryPartitionLag], list[QueryFigures]]] = {}
     for lag in lags:
         queries.setdefault(lag.query_id, (lag.query_name, [], []))[1].append(lag)
     for each in figures:
         queries.setdefault(each.query_id, (each.query_name, [], []))[2].append(each)
+    reported = {each.query_id: round(each.reported_s, 3) for each in reports}
+    for report in reports:
+        queries.setdefault(report.query_id, (report.query_name, [], []))
     return json.dumps(
         {
             "queries": [
@@ -54,6 +58,7 @@ def as_json(
                     "figures": [_figures(each) for each in found],
                     "input_rows": (rows or {}).get(query_id, 0),
                     "unseen_records": (unseen or {}).get(query_id, 0),
+                    "report_timestamp": reported.get(query_id),
                 }
                 for query_id, (name, parts, found) in queries.items()
             ]
@@ -94,6 +99,7 @@ def as_prometheus(
     figures: Iterable[QueryFigures] = (),
     rows: Mapping[str, int] | None = None,
     unseen: Mapping[str, int] | None = None,
+    reports: Sequence[QueryReport] = (),
 ) -> str:
     """Return all in Prometheus's text format: lags as gauges, figures as counters. What is not known is left out."""
     lags, figures, rows, unseen = list(lags), list(figures), rows or {}, unseen or {}
@@ -103,6 +109,13 @@ def as_prometheus(
         for lag in lags:
             if (value := value_of(lag)) is not None:
                 page.add(name, _labels(lag), value)
+    if reports:
+        name = "kafkalite_query_report_timestamp_seconds"
+        text = "When Spark last reported a running query: its start, a batch, or nothing to do. Since 1970."
+        page.family(name, "gauge", text)
+        for report in reports:
+            said = labels(query=report.query_name or report.query_id, query_id=report.query_id)
+            page.add(name, said, round(report.reported_s, 3))
     names = {lag.query_id: lag.query_name for lag in lags} | {each.query_id: each.query_name for each in figures}
     of_progress: tuple[tuple[str, Kind, str, Mapping[str, int]], ...] = (
         (

@@ -23,6 +23,8 @@ CONF: Final = PROJECT / "conf"
 _TOKEN_FILE: Final = "/etc/prometheus/kafkalite.token"
 # After how many milliseconds without a look the cleaner has stopped.
 _CLEANER_WAIT: Final = "6 * 3600 * 1000"
+# After how many seconds without a report of Spark's a query hangs.
+_QUERY_WAIT: Final = "(kafkalite_query_report_timestamp_seconds) > 900"
 
 
 def need_prometheus() -> None:
@@ -49,6 +51,7 @@ class Prometheus:
         (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
         alerts = (CONF / "alerts.yml").read_text()
         alerts = re.sub(r"(?m)^( +for:) .*$", r"\1 1s", alerts).replace(_CLEANER_WAIT, "15000")
+        alerts = alerts.replace(_QUERY_WAIT, _QUERY_WAIT.replace("900", "15"))
         (directory / "alerts.yml").write_text(alerts)
 
     def __enter__(self) -> Self:

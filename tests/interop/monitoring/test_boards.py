@@ -19,7 +19,7 @@ from spark_kafkalite.jobs.load.load_report import metrics_text
 from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.spark.watching.query_figures import SINK_SIDE, SOURCE_SIDE, Figures, QueryFigures
-from spark_kafkalite.spark.watching.query_lag import QueryPartitionLag
+from spark_kafkalite.spark.watching.query_lag import QueryPartitionLag, QueryReport
 from spark_kafkalite.spark.watching.query_pages import as_prometheus
 from tests.interop.client.test_exporter import exporter
 from tests.interop.monitoring.prometheus_server import CONF, Prometheus, need_prometheus
@@ -67,7 +67,9 @@ def of_spark() -> str:
     summary = dict.fromkeys(("records", "quarantined_records", "late_records", "offsets", "lost_offsets", "files"), 1)
     sums = Figures(1, 3, 300, 20, 10)
     figures = [QueryFigures("id", "revenue", side, "orders", 1, sums, sums) for side in (SOURCE_SIDE, SINK_SIDE)]
-    return as_prometheus([lag], figures, {"id": 3}) + metrics_text("/lake/orders", summary, 2.0)
+    return as_prometheus([lag], figures, {"id": 3}, None, [QueryReport("id", "revenue", 1.5)]) + metrics_text(
+        "/lake/orders", summary, 2.0
+    )
 
 
 @pytest.fixture(scope="module")

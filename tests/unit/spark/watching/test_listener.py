@@ -60,7 +60,8 @@ def watching(session, committed, monkeypatch):
     monkeypatch.setattr(listener_module, "_sources_of", lambda execution: {DESCRIPTION: _Source(options)})
     monkeypatch.setattr(listener_module, "_FIGURES", FiguresOfQueries())
     listener = KafkaliteListener(session)
-    # No broker is asked.
+    # No broker is asked: the logs end where the last report said.
+    monkeypatch.setattr(listener_module, "log_ends_of", lambda options, known, deadline: dict(known))
     listener._times = RecordTimes(lambda options, offsets, deadline: {})
     return listener
 
@@ -96,6 +97,44 @@ def test_the_lag_is_that_of_the_last_report(watching, caplog):
     assert [each.lag for each in watching.lag] == [0, 0]
 
 
+def test_what_arrives_while_a_batch_hangs_is_lag_at_the_next_look(watching, monkeypatch):
+    watching.onQueryStarted(started(name="q"))
+    watching.onQueryProgress(progress(offsets(p0=9), offsets(p0=9), name="q"))
+    assert [each.lag for each in watching.measure()] == [0]
+    monkeypatch.setattr(listener_module, "log_ends_of", lambda options, known, deadline: {T0: known[T0] + 3})
+    watching._times = RecordTimes(lambda options, asked, deadline: {T0: 1_000} if asked == {T0: 9} else {})
+    (behind,) = watching.measure()
+    assert (behind.offset, behind.end_offset, behind.lag) == (9, 12, 3)
+    assert behind.seconds is not None and behind.seconds > 1_000_000_000
+    # What the last report said is still there.
+    assert [each.lag for each in watching.lag] == [0]
+
+
+def test_a_running_query_has_the_time_of_its_last_report(watching):
+    def page():
+        return [line for line in watching.prometheus().splitlines() if line.startswith("kafkalite_query_report_")]
+
+    assert page() == []
+    watching.onQueryStarted(started(name="q"))
+    # A query whose first batch hangs has nothing else.
+    (query,) = watching._running.values()
+    for event, kind in (
+        (None, None),
+        (watching.onQueryProgress, progress(offsets(p0=5), offsets(p0=9), name="q")),
+        (watching.onQueryIdle, SimpleNamespace(runId="run-1", id="query-1")),
+    ):
+        if event is not None:
+            query.reported_s = 1.5
+            assert page() == ['kafkalite_query_report_timestamp_seconds{query="q",query_id="query-1"} 1.5']
+            event(kind)
+        assert query.reported_s > 1_000_000_000
+        (shown,) = json.loads(watching.json())["queries"]
+        assert (shown["query"], shown["report_timestamp"]) == ("q", round(query.reported_s, 3))
+    watching.onQueryIdle(SimpleNamespace(runId="run-of-no-query", id="query-2"))
+    watching.onQueryTerminated(started())
+    assert page() == []
+
+
 def test_rows_that_no_task_has_reported_are_unseen(watching):
     watching.onQueryStarted(started())
     watching.onQueryProgress(progress(offsets(p0=5), offsets(p0=9), rows=25))
@@ -109,7 +148,7 @@ def test_prometheus_reads_it(watching):
     watching.onQueryStarted(started())
     watching.onQueryProgress(progress(offsets(p0=5), offsets(p0=9)))
     labels = '{query="query-1",query_id="query-1",consumergroup="g\\"1",topic="t",partition="0"}'
-    assert watching.prometheus() == (
+    assert watching.prometheus().partition("# HELP kafkalite_query_report")[0] == (
         "# HELP kafkalite_query_lag Offsets that a streaming query has not read yet.\n"
         "# TYPE kafkalite_query_lag gauge\n"
         f"kafkalite_query_lag{labels} 4\n"
