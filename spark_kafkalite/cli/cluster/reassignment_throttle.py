@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spark_kafkalite.cli.cluster.reassignment_room import shown_bytes
 from spark_kafkalite.cli.output import said
-from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.errors import InvalidConfig, KafkaliteError
 from spark_kafkalite.model import UNLIMITED_RATE, TopicPartition
 
 if TYPE_CHECKING:
@@ -82,8 +82,10 @@ def sources_of(
 def set_throttle(admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], rate: int) -> None:
     """Have the reassignments of a plan copy at most ``rate`` bytes a second to each broker, and from each.
 
-    A topic's lists are replaced, so they also name the partitions of these topics that an earlier plan is moving.
-    Source: org.apache.kafka.tools.reassign.ReassignPartitionsCommand.calculateProposedMoveMap.
+    A topic's lists keep what they name: a command that runs at the same time may have throttled a plan that has not
+    begun yet. They also name the partitions of these topics that an earlier plan is moving, without a throttle until
+    now. Kafka's tool replaces the lists. Source: org.apache.kafka.tools.reassign.ReassignPartitionsCommand
+    (calculateProposedMoveMap, modifyTopicThrottles).
     """
     from spark_kafkalite.client.admin.configs import ConfigChange
 
@@ -100,9 +102,25 @@ def set_throttle(admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], rat
     for topic, lists in found.lists.items():
         values = [list_value(each) for each in lists]
         if _ALL in values:
-            said(f"so many partitions of topic {topic} move that the throttle holds for all its replicas")
-        changes[topic] = [ConfigChange(name, "set", value) for name, value in zip(LISTS, values, strict=True)]
-    admin.alter_topic_settings(changes)
+            _throttle_all(admin, topic)
+        else:
+            changes[topic] = [ConfigChange(name, "append", value) for name, value in zip(LISTS, values, strict=True)]
+    try:
+        admin.alter_topic_settings(changes)
+    except InvalidConfig:
+        # A list names all replicas already, or has no room for more. What was appended is not appended twice.
+        for topic, change in changes.items():
+            try:
+                admin.alter_topic_settings({topic: change})
+            except InvalidConfig:
+                _throttle_all(admin, topic)
+
+
+def _throttle_all(admin: Admin, topic: str) -> None:
+    from spark_kafkalite.client.admin.configs import ConfigChange
+
+    said(f"the throttle holds for all replicas of topic {topic}: its lists have no room for each of them, or say so")
+    admin.alter_topic_settings({topic: [ConfigChange(name, "set", _ALL) for name in LISTS]})
 
 
 def rates_of(admin: Admin, brokers: Collection[int]) -> dict[int, tuple[int, int]]:

@@ -266,13 +266,20 @@ def test_a_second_plan_keeps_the_first_one_throttled(cluster: KafkaliteCluster, 
         done = run_command("cluster", "reassign", action, *arguments, *named)
         assert done.returncode == 0, done.stderr + done.stdout
 
-    reassign("--execute", "--throttle", "1", partition=0)
-    wait_until(lambda: settings(admin, topic)[0] == {"0:1", "0:3"}, "the first plan's lists")
-    reassign("--execute", "--throttle", "2", partition=1)
+    # What a command does first: its lists are set, and no broker knows of its moves.
+    first = [ConfigChange(name, "set", value) for name, value in zip(LISTS, ("0:1", "0:3"), strict=True)]
+    admin.incremental_alter_configs(first, topic=topic)
+    reassign("--execute", "--throttle", "1", partition=1)
+    wait_until(lambda: settings(admin, topic)[0] == {"0:1,1:2", "0:3,1:3"}, "the lists of both plans")
+    reassign("--execute", "--throttle", "2", partition=0)
     wait_for_settings(admin, topic, {"0:1,1:2", "0:3,1:3"}, {"2"})
+    # A list of all replicas stays one.
+    admin.incremental_alter_configs([ConfigChange(LISTS[0], "set", "*")], topic=topic)
+    reassign("--execute", "--throttle", "2", partition=0)
+    wait_for_settings(admin, topic, {"*"}, {"2"})
     assert len(admin.list_partition_reassignments()) == 2
     reassign("--cancel", partition=0)
-    wait_for_settings(admin, topic, {"0:1,1:2", "0:3,1:3"}, {"2"})
+    wait_for_settings(admin, topic, {"*"}, {"2"})
     reassign("--cancel", partition=1)
     wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})
 
