@@ -55,6 +55,8 @@ _CLIENT_KEYS: Final[Mapping[str, int | None]] = {
     REQUEST_PERCENTAGE: None,
 }
 _IP_KEYS: Final[Mapping[str, int | None]] = {CONNECTION_CREATION_RATE: _MOST_INT}
+# How far from a whole number a value may be that is meant to be one.
+_ROUNDED_OFF: Final = 1e-6
 _TYPE_NAMES: Final = {_MOST_LONG: "a LONG", _MOST_INT: "an INT"}
 _NOT_ENFORCED: Final = {
     "controller_mutation_rate": "this broker does not limit the creation and deletion of topics, so it stores no quota "
@@ -129,9 +131,12 @@ def value_text(entity: Entity, key: str, value: float) -> str:
         raise InvalidRequest(
             f"Proposed value for {key} is too large for {_TYPE_NAMES[most]}: {value:g}, at most {most} is possible"
         )
-    if abs(value % 1.0) > 1e-6:
+    whole = int(value + _ROUNDED_OFF)
+    if abs(value - whole) > _ROUNDED_OFF:
         raise InvalidRequest(f"{key} cannot be a fractional value, but it is {value}")
-    return str(min(int(value), most))
+    if whole < 1:
+        raise InvalidRequest(f"Quota {key} must be at least 1, but it is {value:g}; remove it to have no limit")
+    return str(min(whole, most))
 
 
 # Entity paths ---------------------------------------------------------------------------------------------------------

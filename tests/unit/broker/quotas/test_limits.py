@@ -139,6 +139,7 @@ def test_entities_that_cannot_be(parts: list[tuple[str, str | None]], text: str)
         ("producer_byte_rate", 1e300, "too large for a LONG: 1e\\+300, at most 9223372036854775807"),
         ("producer_byte_rate", math.inf, "too large for a LONG"),
         ("producer_byte_rate", 1.5, "producer_byte_rate cannot be a fractional value"),
+        ("producer_byte_rate", 1e-300, "must be at least 1, but it is 1e-300"),
         ("request_percentage", math.inf, "must be finite"),
         ("connection_creation_rate", 1.0, "Invalid configuration key connection_creation_rate; known here are"),
         ("controller_mutation_rate", 1.0, "Invalid configuration key controller_mutation_rate: this broker does not"),
@@ -153,6 +154,7 @@ def test_values_that_cannot_be(key: str, value: float, text: str) -> None:
 def test_values_are_stored_as_kafka_stores_them() -> None:
     user, address = {"user": "u"}, {"ip": None}
     assert value_text(user, "producer_byte_rate", 1048576.0) == "1048576"
+    assert value_text(user, "producer_byte_rate", 0.9999999) == "1"
     assert value_text(user, "producer_byte_rate", float(2**63)) == str(2**63 - 1)
     assert value_text(user, "request_percentage", 12.5) == "12.5"
     assert value_text(user, "request_percentage", 1e300) == "1e+300"
