@@ -344,10 +344,10 @@ class Membership:
         then = AFTER[request.API_KEY].get(code)
         if then is None or then in (Then.AGAIN, Then.FIND):
             advice = ADVICE.get(code)
-            error = refusal(request.API_KEY, code, f"{self}: {name} is refused" + (f": {advice}" if advice else ""))
+            text = f"{name} is refused" + (f": {advice}" if advice else "")
             if then is None:
-                raise error
-            self._pause(epoch, error, find=then is Then.FIND)
+                raise refusal(request.API_KEY, code, f"{self}: {text}")
+            self._pause(epoch, refusal(request.API_KEY, code, text), find=then is Then.FIND)
             return
         with self._lock:
             if self._epoch != epoch:

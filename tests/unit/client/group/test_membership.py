@@ -178,7 +178,9 @@ def test_the_leader_deals_out_and_a_member_that_cannot_be_read_gets_what_is_left
 
 
 @pytest.mark.parametrize("code", [LOADING, NOT_AVAILABLE, NOT_COORDINATOR, REBALANCING])
-def test_joining_is_tried_again_when_it_cannot_be_done_at_present(make: Callable[..., Member], code: int) -> None:
+def test_joining_is_tried_again_when_it_cannot_be_done_at_present(
+    make: Callable[..., Member], code: int, caplog: pytest.LogCaptureFixture
+) -> None:
     member = make()
     member.join()
     member.script.expect(JoinGroupRequest, JoinGroupResponse(error_code=code))
@@ -186,6 +188,8 @@ def test_joining_is_tried_again_when_it_cannot_be_done_at_present(make: Callable
     # Only those that say so have the coordinator found again.
     assert bool(member.script.forgotten) == (code in (NOT_AVAILABLE, NOT_COORDINATOR))
     assert member.script.connected == 1 + bool(member.script.forgotten)
+    (line,) = [each.getMessage() for each in caplog.records if "tried again" in each.getMessage()]
+    assert line.count("group 'g'") == 1 and "JoinGroup is refused" in line
 
 
 def test_a_lost_connection_finds_the_coordinator_again_and_joins_under_the_same_id(make: Callable[..., Member]) -> None:
