@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import random
 import socket
 from collections import deque
@@ -51,3 +52,16 @@ def _release() -> None:
     # Before the interpreter warns of each of them.
     while _held_ports:
         _held_ports.popleft().close()
+
+
+def is_taken(host: str, port: int) -> bool:
+    """Return whether something listens at an address of this host. False, too, where that cannot be found out."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as tried:
+        # What was there before may leave connections that are still closing.
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False

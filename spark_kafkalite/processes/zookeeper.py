@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess
-from spark_kafkalite.processes.free_ports import free_ports
+from spark_kafkalite.processes.free_ports import free_ports, is_taken
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_problem
 from spark_kafkalite.version import install_command
 
@@ -156,6 +156,13 @@ class ZooKeeperServer:
     def _launch(self) -> None:
         if (problem := available()) is not None:
             raise ChildFailed(f"ZooKeeper cannot run here: {problem}")
+        # Java says so in a stack trace, and another ZooKeeper at the port would answer as if it were this one. With a
+        # prefix the port is that of another network.
+        if not self._command_prefix and is_taken(self.host, self.port):
+            raise ChildFailed(
+                f"ZooKeeper cannot serve on {self.connect}: Address already in use. Choose another port (0: a free "
+                "one), or stop what listens there"
+            )
         data = self.directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         (data / "myid").write_text(f"{self._server_id}\n", encoding="ascii")

@@ -150,6 +150,14 @@ def test_zookeeper_runs_from_the_command_line(tmp_path: Path) -> None:
         store = open_zookeeper(address)
         assert store.create("/a").result(PATIENCE_S) == "/a"
         store.close()
+        port = address.rpartition(":")[2]
+        other = [*command[:-3], str(tmp_path / "other"), "--port", port]
+        refused = subprocess.run(other, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert refused.returncode == 1
+        assert refused.stderr == (
+            f"kafkalite: ZooKeeper cannot serve on {address}: Address already in use. Choose another port (0: a free "
+            "one), or stop what listens there\n"
+        )
         process.signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
         assert four_letters(int(address.rpartition(":")[2]), "ruok") == ""
