@@ -56,8 +56,9 @@ from spark_kafkalite.wire.packed.replica_damage import UNCOUNTED, ReplicaDamage
 
 logger = logging.getLogger(__name__)
 
-# A leader that has not heard yet that it leads is no news; one that has not after so many tries is.
-_FAILURES_TO_TELL = 5
+# A leader that has not heard yet that it leads, or of a new topic, is no news. One that has not after so many tries is:
+# with the default replica.fetch.backoff.ms they take three seconds and a half.
+_FAILURES_TO_TELL = 8
 # Of itself a follower is asked only where its log is to be cut.
 _UNASKED = OwnState()
 
