@@ -19,7 +19,7 @@ _ASKED_EVERY_S: Final = 1.0
     epilog="""\b
 Examples:
   kafkalite cluster wait --healthy
-  kafkalite cluster wait --healthy --timeout 60 --bootstrap-server 10.0.0.5:9092
+  kafkalite cluster wait --healthy --brokers 3 --timeout 60 --bootstrap-server 10.0.0.5:9092
   kafkalite cluster wait --in-sync && systemctl restart kafkalite
 """,
 )
@@ -28,6 +28,13 @@ Examples:
     "--healthy",
     is_flag=True,
     help="Wait until all partitions are led and in sync, each broker can be connected to and a controller is known.",
+)
+@click.option(
+    "--brokers",
+    "wanted_brokers",
+    metavar="N",
+    type=click.IntRange(1),
+    help="With --healthy: wait, too, until N brokers are live. Without topics nothing shows that one is missing.",
 )
 @click.option("--in-sync", is_flag=True, help="Wait until every replica of every partition is in sync.")
 @click.option("--drained", metavar="BROKER", type=click.IntRange(0), help="Wait until a broker has no replica.")
@@ -43,6 +50,7 @@ Examples:
 def wait(
     client: ClientSettings,
     healthy: bool,
+    wanted_brokers: int | None,
     in_sync: bool,
     drained: int | None,
     timeout_s: float,
@@ -55,6 +63,8 @@ def wait(
     """
     if healthy + in_sync + (drained is not None) != 1:
         raise click.UsageError("name what to wait for: --healthy, --in-sync or --drained")
+    if wanted_brokers is not None and not healthy:
+        raise click.UsageError("--brokers needs --healthy")
     subject = "the cluster" if drained is None else f"broker {drained}"
     wanted = "healthy" if healthy else "in sync" if in_sync else "drained"
     until_s, told = time.monotonic() + timeout_s, ""
@@ -65,8 +75,10 @@ def wait(
                 code, text = UNDER_REPLICATED, found.text()
             elif drained is not None:
                 code, text = _not_drained(found, drained)
+            elif in_sync:
+                code, text = _out_of_sync(found)
             else:
-                code, text = _out_of_sync(found) if in_sync else (found.exit_code, found.text())
+                code, text = _not_healthy(found, wanted_brokers)
         except NoAnswer as error:
             code, text = error.exit_code, " ".join(error.format_message().split())
         if code == HEALTHY:
@@ -80,6 +92,18 @@ def wait(
             said(f"waiting: {text}")
             told = text
         time.sleep(min(_ASKED_EVERY_S, max(until_s - time.monotonic(), 0)))
+
+
+def _not_healthy(found: Health, wanted_brokers: int | None) -> tuple[int, str]:
+    """Return the exit code, and a line about what is missing, or about what there is."""
+    live = len(found.live)
+    if wanted_brokers is not None and live < wanted_brokers:
+        missing = f"{live} of {wanted_brokers} brokers are live"
+        problem = "" if found.exit_code == HEALTHY else f"; {found.text()}"
+        return max(found.exit_code, UNDER_REPLICATED), missing + problem
+    if found.exit_code != HEALTHY:
+        return found.exit_code, found.text()
+    return HEALTHY, f"{found.text()}; {live} {'brokers are' if live > 1 else 'broker is'} live"
 
 
 def _not_drained(found: Health, broker: int) -> tuple[int, str]:

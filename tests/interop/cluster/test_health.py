@@ -113,7 +113,12 @@ def test_wait_ends_when_the_cluster_is_healthy(cluster: KafkaliteCluster, new_to
         finally:
             waiting.kill()
     assert waiting.returncode == 0
-    assert re.fullmatch(r"The cluster is healthy: all \d+ partitions are led and in sync\n", told)
+    assert re.fullmatch(r"The cluster is healthy: all \d+ partitions are led and in sync; 3 brokers are live\n", told)
+    at = ("--timeout", "0", "--bootstrap-server", cluster.bootstrap)
+    done = ended("cluster", "wait", "--healthy", "--brokers", "4", *at)
+    assert done.returncode == 1
+    assert done.stderr == "kafkalite: the cluster is not healthy after 0 s: 3 of 4 brokers are live\n"
+    assert ended("cluster", "wait", "--in-sync", "--brokers", "3", *at).returncode == 2
 
 
 def test_a_cluster_that_does_not_answer_and_wrong_usage() -> None:
