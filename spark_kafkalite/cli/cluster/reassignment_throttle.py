@@ -119,7 +119,7 @@ def set_throttle(admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], rat
 def _throttle_all(admin: Admin, topic: str) -> None:
     from spark_kafkalite.client.admin.configs import ConfigChange
 
-    said(f"the throttle holds for all replicas of topic {topic}: its lists have no room for each of them, or say so")
+    said(f"the throttle holds for all replicas of topic {topic}: its lists have no room for each of them, or name all")
     admin.alter_topic_settings({topic: [ConfigChange(name, "set", _ALL) for name in LISTS]})
 
 
