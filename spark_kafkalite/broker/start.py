@@ -141,7 +141,7 @@ class BrokerStart:
         topics = make_topics(ground, storage, registry, acceptor)
         coordinators = Coordinators(ground.lease, given.clock)
         storage.services.on_role_change.append(coordinators.role_changed)
-        groups = make_groups(given, ground, storage, topics, coordinators)
+        groups = make_groups(given, ground, storage, registry, topics, coordinators)
         context = make_context(given, ground, storage, registry, topics, coordinators, groups, listeners)
         meter = None if ground.meters is None else ground.meters.requests
         watch = watch_for(self.config["request.log.slow.ms"], meter)

@@ -25,9 +25,8 @@ from spark_kafkalite.broker.start import BrokerStart
 from spark_kafkalite.cli.broker import parse_overrides
 from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.log.files.os_fs import OsFile, OsFs
-from spark_kafkalite.model import BrokerEpoch
 from spark_kafkalite.registry.cluster import session
-from spark_kafkalite.registry.store import Store
+from spark_kafkalite.registry.store import Stat, Store
 from spark_kafkalite.registry.znodes import BrokerRegistration
 
 DISK_FULL = "disk-full"
@@ -161,7 +160,7 @@ class _Everything(frozenset[int]):
 def _replace_registration() -> None:
     register = session.register_broker
 
-    async def replace(store: Store, registration: BrokerRegistration, _: object) -> BrokerEpoch:
+    async def replace(store: Store, registration: BrokerRegistration, _: object) -> Stat:
         return await register(store, registration, _Everything())
 
     session.register_broker = replace

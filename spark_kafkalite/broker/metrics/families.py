@@ -380,6 +380,9 @@ def registry(page: Page, context: BrokerContext) -> None:
     page.one("kafkalite_registry_connected", "gauge", text, membership.is_connected)
     name = "kafka_server_sessionexpirelistener_zookeeperexpires_total"
     page.one(name, "counter", "Registry sessions that were lost.", membership.sessions_lost)
+    if membership.clock_ahead_ms is not None:
+        text = "How far this host's clock was ahead of the registry's when the broker registered; negative: behind."
+        page.one("kafkalite_registry_clock_ahead_seconds", "gauge", text, round(membership.clock_ahead_ms / 1000, 3))
     page.one("kafkalite_registry_seen_zxid", "gauge", "Last transaction seen of the registry.", membership.seen_zxid)
 
 

@@ -20,6 +20,8 @@ from spark_kafkalite.broker.standalone.log_dirs_survey import stored_cluster_id
 from spark_kafkalite.broker.standalone.own_registry import OwnRegistry
 from spark_kafkalite.broker.starting.ground import Given, Ground
 from spark_kafkalite.broker.starting.storage import Storage
+from spark_kafkalite.broker.upkeep.age_clock import AgeClock
+from spark_kafkalite.clock import Clock
 from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.net.event_loop import BrokerLoop
 from spark_kafkalite.registry.acl_changes import has_acls
@@ -42,6 +44,10 @@ class OpenedRegistry:
     users: ScramUsers
     # Of the embedded registry, if it serves other processes.
     address: str | None
+
+    def age_clock(self, clock: Clock) -> AgeClock:
+        """Return the clock by which the broker deletes what is old."""
+        return AgeClock(clock, lambda: self.membership.clock_ahead_ms or 0)
 
 
 async def open_registry(

@@ -93,7 +93,12 @@ def make_topics(ground: Ground, storage: Storage, registry: OpenedRegistry, acce
 
 
 def make_groups(
-    given: Given, ground: Ground, storage: Storage, topics: TopicAdmin, coordinators: Coordinators
+    given: Given,
+    ground: Ground,
+    storage: Storage,
+    registry: OpenedRegistry,
+    topics: TopicAdmin,
+    coordinators: Coordinators,
 ) -> GroupParts:
     """Make the coordinator of groups. It takes over groups when this broker begins to lead their partitions."""
     config, settings = given.config, ground.settings
@@ -103,7 +108,10 @@ def make_groups(
     groups = coordinators.add(GROUPS, host, partial(GroupsState, group_limits(config.values)))
     shards, coordination = groups.shards, groups.coordination
     expiry = OffsetExpiry(
-        shards, ground.slices, given.clock, lambda: int(settings.current["offsets.retention.minutes"]) * 60_000
+        shards,
+        ground.slices,
+        registry.age_clock(given.clock),
+        lambda: int(settings.current["offsets.retention.minutes"]) * 60_000,
     )
     ground.view.add_listener(lambda _, __, change: expiry.topics_deleted([name for name, _ in change.deleted_topics]))
     coordinator = GroupCoordinator(
@@ -154,7 +162,13 @@ def make_context(
         topic_settings=ground.topic_settings,
         topics=topics,
         retention=Retention(
-            ground.loop, given.config, storage.io, given.clock, storage.logs, storage.replicas, ground.slices
+            ground.loop,
+            given.config,
+            storage.io,
+            registry.age_clock(given.clock),
+            storage.logs,
+            storage.replicas,
+            ground.slices,
         ),
         coordinators=coordinators,
         groups=groups.coordinator,

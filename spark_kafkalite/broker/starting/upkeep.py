@@ -31,7 +31,7 @@ async def start_upkeep(
     given.undo.push_async_callback(groups.expiry.stop)
     context.retention.start()
     given.undo.callback(context.retention.stop)
-    cleaner = Cleaner(ground.settings, logs, replicas, io, given.clock, ground.slices)
+    cleaner = Cleaner(ground.settings, logs, replicas, io, registry.age_clock(given.clock), ground.slices)
     cleaner.start()
     if ground.metrics is not None:
         ground.metrics.cleaner = cleaner

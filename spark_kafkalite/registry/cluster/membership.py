@@ -92,6 +92,8 @@ class ClusterMembership:
         self._said = ("", 0.0)
         # How many sessions in which the broker was registered were lost.
         self.sessions_lost = 0
+        # By how much this host's clock was ahead of the registry's at the last registration; None before the first.
+        self.clock_ahead_ms: int | None = None
         self._keeper: asyncio.Task[None] | None = None
         # Whether somebody gets what the keeper raises.
         self._awaited = False
@@ -277,7 +279,9 @@ class ClusterMembership:
         self._watching.set()
         await self._may_join.wait()
         assert self._registration is not None
-        self._on_registration(await session.register(self._registration, self._own_sessions))
+        info = await session.register(self._registration, self._own_sessions)
+        self.clock_ahead_ms = session.clock_ahead_ms
+        self._on_registration(info)
         await session.start_controller()
         self._joined.set()
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Final
 
 from spark_kafkalite.errors import InconsistentClusterId, RegistryError
-from spark_kafkalite.model import BrokerEpoch
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
@@ -167,10 +166,8 @@ def _other_cluster(known: str, found: str) -> InconsistentClusterId:
     )
 
 
-async def register_broker(
-    store: Store, registration: BrokerRegistration, own_sessions: Set[int] = frozenset()
-) -> BrokerEpoch:
-    """Create the broker's ephemeral registration and return its broker epoch.
+async def register_broker(store: Store, registration: BrokerRegistration, own_sessions: Set[int] = frozenset()) -> Stat:
+    """Create the broker's ephemeral registration and return the node's stat: its ``czxid`` is the broker epoch.
 
     ``own_sessions`` are former sessions of this very process, whose node is replaced. Raises DuplicateBrokerId, naming
     the holder, when the registry's answers show for the timeout + 2 s that another session holds the id.
@@ -195,7 +192,7 @@ async def register_broker(
                 await answer(store.create(path, data, ephemeral=True, make_parents=True))
         elif stat.ephemeral_owner == store.session_id:
             # Also when the create itself was answered with ConnectionLoss or tried twice: the node is ours.
-            return BrokerEpoch(stat.czxid)
+            return stat
         elif stat.ephemeral_owner in own_sessions:
             with contextlib.suppress(NodeError):
                 await answer(store.multi([Delete(path, stat.version), Create(path, data, ephemeral=True)]))

@@ -18,7 +18,7 @@ from typing import Final
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import RegistryError
-from spark_kafkalite.model import BrokerId
+from spark_kafkalite.model import BrokerEpoch, BrokerId
 from spark_kafkalite.registry.cluster.acl_watch import AclFollower, AclWatch
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
@@ -34,6 +34,9 @@ from spark_kafkalite.registry.znodes import BrokerRegistration
 from spark_kafkalite.slices import Slices
 
 _LOG = logging.getLogger(__name__)
+
+# From how large a difference of clocks on there is a warning: a process may stand still for seconds.
+_CLOCKS_DIFFER_MS: Final = 60_000
 
 # How long the orderly end may wait for a registry that does not answer; it ends the session by itself then.
 _LEAVE_WITHIN_S: Final = 2.0
@@ -81,6 +84,9 @@ class RegistrySession:
         # Set once the registry has ended the session, or is known to have gone.
         self.lost = asyncio.Event()
         self._broker_id = broker_id
+        self._clock = clock
+        # By how much this host's clock was ahead of the registry's at the registration; None before it.
+        self.clock_ahead_ms: int | None = None
         self._registered = False
         self._entities = entities
         self._entity_watch: EntityWatch | None = None
@@ -114,8 +120,9 @@ class RegistrySession:
 
         Raises DuplicateBrokerId, RegistryError.
         """
-        epoch = await register_broker(self.store, registration, own_sessions)
+        stat = await register_broker(self.store, registration, own_sessions)
         self._registered = True
+        self._compare_clocks(stat.ctime)
         if self._watch is not None:
             # The lease begins before anything is led.
             await self._watch.look()
@@ -123,7 +130,18 @@ class RegistrySession:
             self._watching.add_done_callback(self._watch_ended)
             # Only a registry elsewhere can be away when producers begin.
             self.producer_ids.take_ahead()
-        return BrokerInfo.of(registration, epoch)
+        return BrokerInfo.of(registration, BrokerEpoch(stat.czxid))
+
+    def _compare_clocks(self, registry_ms: int) -> None:
+        """Note by how much this host's clock is ahead of the registry's, whose time the new registration has."""
+        self.clock_ahead_ms = ahead_ms = self._clock.wall_ms() - registry_ms
+        if abs(ahead_ms) > _CLOCKS_DIFFER_MS:
+            _LOG.warning(
+                "the clock of this host is %d s %s that of the registry: ages of records and offsets, and certificates "
+                "are judged by clocks. Synchronize the clocks of all hosts (chrony, ntpd) and restart the broker",
+                abs(ahead_ms) // 1000,
+                "ahead of" if ahead_ms > 0 else "behind",
+            )
 
     async def start_controller(self) -> None:
         """Try to get the controller's role, once the view shows this broker's registration."""
