@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
-from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.records.layout import LOG_OVERHEAD, BatchHeader
 
 # What is checked and appended within some milliseconds.
@@ -21,15 +20,11 @@ _RUN_BYTES: Final = 1 << 20
 
 
 class BatchRun(NamedTuple):
-    """Consecutive batches. A ``is_large`` one is alone, and a thread is to check and write it."""
+    """Consecutive batches. One above ``INLINE_BATCH_BYTES`` is alone, and a thread is to check and write it."""
 
     position: int
     size_bytes: int
     headers: Sequence[BatchHeader]
-
-    @property
-    def is_large(self) -> bool:
-        return self.size_bytes > INLINE_BATCH_BYTES
 
 
 def read_headers(batches: memoryview, topic_partition: TopicPartition) -> Sequence[BatchHeader]:

@@ -14,6 +14,7 @@ from spark_kafkalite.log.markers import marker_in
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece
 from spark_kafkalite.log.truncation import truncate_fully
+from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.records.layout import LOG_OVERHEAD, MAX_INT32, BatchHeader
 
 Batches = bytes | bytearray | memoryview
@@ -52,7 +53,7 @@ def copy_in_turns(log: PartitionLog, batches: Batches, leader_epoch: int = MAX_L
         if run.position:
             yield None
         check_order(run, log.topic_partition, next_offset, log.epochs.latest, leader_epoch)
-        is_large = run.is_large
+        is_large = run.size_bytes > INLINE_BATCH_BYTES
         if not is_large:
             check_sums(run, view)
         log.disk.budget_bytes -= run.size_bytes

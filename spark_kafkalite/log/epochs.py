@@ -161,7 +161,7 @@ class LeaderEpochs:
 
     def drop_empty(self, log_end_offset: int) -> None:
         """Forget an epoch in which nothing has been written; the file follows with the next epoch that is noted."""
-        if self.truncate_from_end(log_end_offset):
+        if self._starts and self._starts[-1] >= log_end_offset and self.truncate_from_end(log_end_offset):
             self.unwritten = True
 
     def truncate_from_start(self, start_offset: int, *, write: bool = True) -> None:

@@ -114,7 +114,6 @@ class Follower:
         "_bounds",
         "_damaged_ranges",
         "_flusher",
-        "_is_listed",
         "_on_log_start",
         "_on_refused",
         "_on_settled",
@@ -126,6 +125,7 @@ class Follower:
         "damage_stage",
         "epoch",
         "has_ended",
+        "is_listed",
         "leader_id",
         "log",
         "on_ready",
@@ -172,23 +172,23 @@ class Follower:
         # Whether nothing is asked until the log is flushed.
         self._awaits_flush = False
         # Whether the topic names this replica among those that are throttled.
-        self._is_listed = False
+        self.is_listed = False
         self.obey()
 
     def obey(self) -> None:
         """Apply the settings that the log has now."""
         listed = self.log.config.follower_replication_throttled_replicas
-        self._is_listed = is_listed(listed, self.topic_partition.partition, self._services.broker_id)
+        self.is_listed = is_listed(listed, self.topic_partition.partition, self._services.broker_id)
         self.on_ready()
 
     @property
     def is_throttled(self) -> bool:
         """Whether what this replica copies is bounded by the broker's throttle: not while it is in sync."""
-        return self._is_listed and not self._services.is_member(self.topic_partition)
+        return self.is_listed and not self._services.is_member(self.topic_partition)
 
     def state_changed(self) -> None:
         """Ask again after a change of the registry's state: a member of the ISR is not throttled."""
-        if self._is_listed:
+        if self.is_listed:
             self.on_ready()
 
     def refusal(self) -> NotLeaderOrFollower:

@@ -323,7 +323,7 @@ class LeaderFetcher:
             del self._changed[key]
             followed = self._followed[key]
             follower = followed.follower
-            is_throttled = follower.is_throttled
+            is_throttled = follower.is_listed and follower.is_throttled
             if not is_throttled and not throttled.is_empty:
                 throttled.drop(key)
             is_left_out = self._smaller.leaves_out(key) or (is_throttled and not throttled.ask(key))

@@ -24,18 +24,14 @@ class ClusterView:
     """The last published snapshot, and the listeners to the next one."""
 
     def __init__(self) -> None:
-        self._state = ClusterState()
+        # The last published snapshot. An attribute, because every request reads it.
+        self.state = ClusterState()
         self._listeners: list[ChangeListener] = []
         self._waiters: dict[asyncio.Future[None], None] = {}
 
-    @property
-    def state(self) -> ClusterState:
-        """The last published snapshot."""
-        return self._state
-
     def topic_id_of(self, name: str) -> bytes | None:
         """Return the id of a topic, None when there is no such topic. In any thread."""
-        topic = self._state.topics.get(name)
+        topic = self.state.topics.get(name)
         return None if topic is None else topic.topic_id
 
     def add_listener(self, listener: ChangeListener) -> None:
@@ -49,7 +45,7 @@ class ClusterView:
 
     def publish(self, new: ClusterState, change: ClusterChange) -> None:
         """Take a snapshot that differs from the present one by ``change``, and call all listeners."""
-        old, self._state = self._state, new
+        old, self.state = self.state, new
         for listener in list(self._listeners):
             try:
                 listener(old, new, change)
@@ -62,11 +58,11 @@ class ClusterView:
     async def wait_for(self, condition: Callable[[ClusterState], bool], timeout_s: float | None = None) -> ClusterState:
         """Wait until a published snapshot satisfies ``condition`` and return it. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
-            while not condition(self._state):
+            while not condition(self.state):
                 waiter = asyncio.get_running_loop().create_future()
                 self._waiters[waiter] = None
                 try:
                     await waiter
                 finally:
                     self._waiters.pop(waiter, None)
-        return self._state
+        return self.state

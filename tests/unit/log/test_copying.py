@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log import copied_batches
+from spark_kafkalite.log import copied_batches, copying
 from spark_kafkalite.log.copying import copy_at_once, copy_in_turns
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.log_host import LogHost
@@ -28,7 +28,7 @@ LARGE = 900
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copied_batches, "_RUN_BATCHES", 7)
     monkeypatch.setattr(copied_batches, "_RUN_BYTES", LARGE)
-    monkeypatch.setattr(copied_batches, "INLINE_BATCH_BYTES", LARGE)
+    monkeypatch.setattr(copying, "INLINE_BATCH_BYTES", LARGE)
 
 
 def files_of(fs: MemoryFs, log: PartitionLog) -> dict[str, bytes]:

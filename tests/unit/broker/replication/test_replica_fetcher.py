@@ -17,7 +17,7 @@ from spark_kafkalite.broker.replication.replica_fetcher import FetchSettings, Le
 from spark_kafkalite.broker.replication.replication import ReplicaFetchers
 from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.errors import BrokerUnreachable, KafkaliteError, KafkaStorageError, NoMemoryForAnswer
-from spark_kafkalite.log import copied_batches
+from spark_kafkalite.log import copied_batches, copying
 from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.log_host import LogHost
@@ -878,7 +878,7 @@ def test_a_thread_appends_a_large_batch(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ) -> None:
     """The answer stays where it is until then, also when the connection breaks meanwhile."""
-    monkeypatch.setattr(copied_batches, "INLINE_BATCH_BYTES", 10)
+    monkeypatch.setattr(copying, "INLINE_BATCH_BYTES", 10)
     monkeypatch.setattr(copied_batches, "_RUN_BYTES", 1)
     world = make_world()
     world.io.held = True
