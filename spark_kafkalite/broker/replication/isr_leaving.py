@@ -395,7 +395,7 @@ class IsrLeaves(StateWrites[_Leave]):
             leader = leave.partition.leader
             if leader is None or not leave.partition.log.is_damaged:
                 return None
-            successor = leader.successor()
+            successor = leader.follower_logs.successor()
             if successor is not None and is_written and not leader.is_level(successor):
                 # It comes to the log's end at another time.
                 return None
@@ -427,7 +427,7 @@ class IsrLeaves(StateWrites[_Leave]):
 
 def _is_settled(leader: Leader) -> bool:
     """Whether all that a leader has appended is acknowledged, and in the damaged log that is to lead next, if any."""
-    successor = leader.successor() if leader.log.is_damaged else None
+    successor = leader.follower_logs.successor() if leader.log.is_damaged else None
     return not leader.has_open_appends and (successor is None or leader.is_level(successor))
 
 

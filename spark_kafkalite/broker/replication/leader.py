@@ -31,10 +31,10 @@ from spark_kafkalite.broker.replication.append_queue import (
 from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, required_isr
 from spark_kafkalite.broker.replication.contest import Contest
 from spark_kafkalite.broker.replication.flusher import Flusher
+from spark_kafkalite.broker.replication.follower_logs import FollowerLogs
 from spark_kafkalite.broker.replication.leadership_confirmation import Confirmation, OnAnswer, Question
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
 from spark_kafkalite.broker.replication.reader import COMMITTED, UNCOMMITTED, Reader
-from spark_kafkalite.broker.replication.rules.healing import ReplicaReport, had_by_nobody, next_leader
 from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange, LiveBrokers
 from spark_kafkalite.broker.replication.rules.refusals import Refusals
 from spark_kafkalite.broker.waiting.purgatory import Purgatory, WaitingList
@@ -94,8 +94,6 @@ class Leader(Appender):
         "_commits_at_append",
         "_confirmation",
         "_contest",
-        "_follower_damage",
-        "_follower_starts",
         "_flushes_each",
         "_has_followers",
         "_isr_is_enough",
@@ -110,6 +108,7 @@ class Leader(Appender):
         "consumers",
         "end_reason",
         "epoch",
+        "follower_logs",
         "followers",
         "in_sync",
         "is_throttled",
@@ -143,6 +142,7 @@ class Leader(Appender):
         # Once somebody has asked.
         self._confirmation: Confirmation | None = None
         self.in_sync = in_sync
+        self.follower_logs = FollowerLogs(services.broker_id, log, in_sync, services.io, services.purgatory.now_s)
         self.consumers: WaitingList = services.purgatory.waiting_list()
         self.stable_readers: WaitingList = services.purgatory.waiting_list()
         self.followers: WaitingList = services.purgatory.waiting_list()
@@ -155,10 +155,6 @@ class Leader(Appender):
         self._queue = AppendQueue(self, services.io)
         self._meter = None if services.meters is None else services.meters.topics.of(topic_partition.topic)
         self._contest: Contest | None = None
-        # Where followers' logs start, as far as they have said so under this epoch.
-        self._follower_starts: dict[int, int] = {}
-        # What followers' logs lack, as far as they have said so.
-        self._follower_damage: dict[int, Ranges] = {}
         # What follows from ``in_sync``, and is asked at every append.
         self._has_followers = False
         self._isr_is_enough = False
@@ -267,6 +263,7 @@ class Leader(Appender):
         """Answer all requests that wait for this leader: the epoch is over, or nothing is served any more."""
         if self.end_reason is None:
             self.end_reason = reason
+        self.follower_logs.has_ended = True
         self._queue.close(reason)
         for waiting in (self.consumers, self.stable_readers, self.followers, self.ack_waiters):
             waiting.close()
@@ -312,8 +309,7 @@ class Leader(Appender):
             damage_stage,
         )
         self._commit_counted()
-        if self._follower_starts.get(replica_id, -1) < log_start_offset:
-            self._follower_starts[replica_id] = log_start_offset
+        if self.follower_logs.starts_at(replica_id, log_start_offset):
             self._services.on_follower_log_start()
         if look_in_s is not None:
             self._services.isr_changes.look(self, look_in_s)
@@ -341,58 +337,15 @@ class Leader(Appender):
         in_sync = self.in_sync
         if replica_id not in in_sync.state.replicas or replica_id == self._services.broker_id:
             return
-        self._follower_damage[replica_id] = ranges
+        self.follower_logs.lacks(replica_id, ranges)
         if in_sync.damaged(replica_id, incarnation, stage, is_damaged=bool(ranges)):
             self._counted_anew()
             self._services.isr_changes.look(self)
             self.log.local.known_damage.reported()
 
-    def accepted_damage(self) -> Ranges:
-        """Return the ranges that this log and all other replicas lack: all have reported it under this epoch."""
-        others = [each for each in self.in_sync.state.replicas if each != self._services.broker_id]
-        return had_by_nobody(self.log.damaged_ranges, others, self._reports())
-
-    def successor(self) -> BrokerId | None:
-        """Return the damaged follower that leads next, None where there is none: see ``healing.next_leader``. It is at
-        the log's end, or was lately."""
-        state, log = self.in_sync.state, self.log
-        if state.isr != (self._services.broker_id,):
-            return None
-        end_offset = int(log.local.log_end_offset)
-        near = self.in_sync.near(self._services.purgatory.now_s())
-        reports = {
-            broker: report._replace(end_offset=end_offset) if broker in near else report
-            for broker, report in self._reports().items()
-        }
-        found = next_leader(log.damaged_ranges, int(log.undeleted_start_offset), end_offset, reports)
-        return None if found is None else BrokerId(found)
-
     def is_level(self, broker: BrokerId) -> bool:
         """Whether a follower has reported under this epoch that its log ends where this one does."""
         return self.in_sync.end_offset_of(broker) == self.log.local.log_end_offset
-
-    def _reports(self) -> dict[int, ReplicaReport]:
-        in_sync, reports = self.in_sync, {}
-        for broker in in_sync.state.replicas:
-            end_offset = in_sync.end_offset_of(broker)
-            if broker != self._services.broker_id and end_offset is not None:
-                start = self._follower_starts.get(broker, 0)
-                reports[int(broker)] = ReplicaReport(end_offset, start, self._follower_damage.get(broker, ()))
-        return reports
-
-    @property
-    def low_watermark(self) -> int:
-        """The first offset that a log in sync may still have: nothing below comes back with another leader."""
-        me, starts = self._services.broker_id, self._follower_starts
-        others = [starts.get(each, 0) for each in self.in_sync.state.isr if each != me]
-        return min([self.log.log_start_offset, *others])
-
-    def confirms_start(self, offset: int) -> bool:
-        """Whether a log start that this broker has not written may be put into force: a follower in sync has the same,
-        or no other broker is a replica. See ``log.loading.log_start``."""
-        me, state = self._services.broker_id, self.in_sync.state
-        starts = [self._follower_starts.get(each) for each in state.isr if each != me]
-        return offset in starts or state.replicas == (me,)
 
     def due_change(self, lag_max_s: float) -> IsrChange | None:
         """Begin the change of the ISR that is due, if any; see ``InSyncReplicas.due``. It is to be written."""

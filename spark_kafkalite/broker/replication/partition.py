@@ -33,7 +33,6 @@ from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, Liv
 from spark_kafkalite.broker.waiting.purgatory import DelayedOperation, Purgatory
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError, KafkaStorageError, UnknownLeaderEpoch
-from spark_kafkalite.log.damaged_ranges import NONE, Ranges, without
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerId, TopicPartition
@@ -202,8 +201,6 @@ class Partition:
         )
         log.on_start_moved.append(self._log_start_moved)
         log.local.known_damage.listener = self
-        # What was accepted under this epoch, or is about to be.
-        self._accepted: Ranges = NONE
         if log.failure is not None:
             self.go_offline(KafkaStorageError(log.failure))
 
@@ -262,12 +259,11 @@ class Partition:
             self._log_refused,
             in_sync,
         )
-        self._accepted = NONE
         self._change_role(leader, leader_epoch)
         leader.take_state(state)
         self._tell(self._services.on_role_change)
         if self.log.is_damaged:
-            self._accept_as_told(state)
+            leader.follower_logs.accept_as_told(state, self._services.live_brokers().get(self._services.broker_id))
             self._services.on_damaged(self)
 
     def _assign_epoch(self, leader_epoch: int) -> None:
@@ -536,42 +532,17 @@ class Partition:
             # No other broker has it, and perhaps it can be read again.
             asyncio.get_running_loop().call_later(_READ_AGAIN_S, self._read_again)
             return
-        self._services.io.submit(damage.try_to_write, _done, _done)
+        self._services.io.submit(damage.try_to_write, _ignored, _ignored)
 
     def damage_reported(self) -> None:
         """Accept what this leader and every other replica lack: no replica can heal it. Hand over to a damaged replica
         from which this one can be healed."""
         leader = self.leader
         if leader is not None:
-            self._accept(leader.accepted_damage(), "no replica has them")
+            leader.follower_logs.accept_lacked_by_all()
             leader.ack_waiters.wake()
-            if leader.successor() is not None:
+            if leader.follower_logs.successor() is not None:
                 self._services.on_damaged(self)
-
-    def _accept_as_told(self, state: PartitionState) -> None:
-        """Accept what an operator has accepted that this log lacks; not what it has come to lack since."""
-        accepted, me = state.accepted_damage, self._services.live_brokers().get(self._services.broker_id)
-        if accepted is not None and me is not None and me.has_log_of(accepted.incarnation):
-            ranges = tuple(each for each in self.log.damaged_ranges if accepted.covers(*each))
-            self._accept(ranges, "an operator has accepted that no replica has them")
-
-    def _accept(self, ranges: Ranges, why: str) -> None:
-        leader, log, damage = self.leader, self.log, self.log.local.known_damage
-        # What cannot be read after all, once accepted, is damage again, and stays.
-        ranges = without(ranges, self._accepted)
-        if not ranges:
-            return
-        self._accepted += ranges
-
-        def accept(_: object) -> None:
-            if leader is not self.leader:
-                return
-            damage.log_acceptance(ranges, why)
-            for start, end in ranges:
-                damage.accept(start, end)
-            damage.tell()
-
-        self._services.io.submit(lambda: damage.pass_over(ranges, log.epochs.epoch_at), accept, accept)
 
     def _read_again(self) -> None:
         damage = self.log.local.known_damage

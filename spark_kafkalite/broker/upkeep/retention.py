@@ -201,7 +201,8 @@ class Retention:
         start = min(self._leader_starts.pop(partition, 0), partition.high_watermark)
         why = "its leader's log starts there"
         said, leader = log.unconfirmed_start_offset, partition.leader
-        if start < said <= partition.high_watermark and leader is not None and leader.confirms_start(said):
+        is_possible = start < said <= partition.high_watermark
+        if is_possible and leader is not None and leader.follower_logs.confirms_start(said):
             start, why = said, "log-start-offset-checkpoint had it when the broker started"
         if start > log.log_start_offset:
             self._moves[log] = partition, start, why

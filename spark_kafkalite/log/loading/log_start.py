@@ -8,8 +8,8 @@ disk has damaged the copy, and no start counts as the broker's own. A start that
 from this replica at once, and from all when this one leads. So it is not in force, and has to be confirmed first:
 
 - a follower uses its leader's log start, as ever;
-- a leader waits for an in-sync follower whose log starts just there (``Leader.confirms_start``), or for retention,
-  which depends on the records alone;
+- a leader waits for an in-sync follower whose log starts just there (``FollowerLogs.confirms_start``), or for
+  retention, which depends on the records alone;
 - the only replica of a partition has no other one to ask, and deletes.
 
 What is not confirmed is forgotten with the next checkpoint. A crash between the files, or before the segments are

@@ -76,7 +76,7 @@ async def _replicated(
 
 def _has_moved(partition: Partition) -> bool:
     leader = partition.leader
-    return leader is None or leader.low_watermark >= leader.log.log_start_offset
+    return leader is None or leader.follower_logs.low_watermark >= leader.log.log_start_offset
 
 
 def _problem(partition: Partition) -> KafkaError | None:
@@ -153,7 +153,7 @@ def _new_start(partition: Partition, offset: int) -> int:
 def _result(partition_index: int, outcome: Partition | int) -> DeleteRecordsPartitionResult:
     if isinstance(outcome, Partition):
         leader = outcome.leader
-        start = outcome.log_start_offset if leader is None else leader.low_watermark
+        start = outcome.log_start_offset if leader is None else leader.follower_logs.low_watermark
         return DeleteRecordsPartitionResult(partition_index=partition_index, low_watermark=start)
     return DeleteRecordsPartitionResult(
         partition_index=partition_index, low_watermark=_NO_LOW_WATERMARK, error_code=outcome

@@ -79,21 +79,21 @@ def test_followers_read_to_the_log_end_and_consumers_what_is_committed(harness: 
 def test_the_low_watermark_waits_for_those_in_sync(harness: Harness, partition: Partition) -> None:
     leader = partition.check_leader()
     told: list[int] = []
-    harness.services.on_follower_log_start = lambda: told.append(leader.low_watermark)
+    harness.services.on_follower_log_start = lambda: told.append(leader.follower_logs.low_watermark)
     harness.append(partition, 3)
     leader.follower_fetched(FOLLOWER, INCARNATION, 3, None, 0)
     partition.log.advance_log_start(2)
-    assert leader.low_watermark == 0
+    assert leader.follower_logs.low_watermark == 0
     # Its log has moved, too; saying the same again, or nothing, is no news.
     for start in (1, 2, 2, -1):
         leader.follower_fetched(FOLLOWER, INCARNATION, 3, None, start)
     assert told == [0, 1, 2]
-    assert leader.low_watermark == 2
+    assert leader.follower_logs.low_watermark == 2
     # Nobody waits for who is not in sync.
     partition.log.advance_log_start(3)
-    assert leader.low_watermark == 2
+    assert leader.follower_logs.low_watermark == 2
     partition.become_leader(of_two(1, epoch=5))
-    assert partition.check_leader().low_watermark == 3
+    assert partition.check_leader().follower_logs.low_watermark == 3
 
 
 def test_a_log_start_is_confirmed_by_an_in_sync_replica_that_has_it_or_by_none_to_ask(
@@ -101,11 +101,11 @@ def test_a_log_start_is_confirmed_by_an_in_sync_replica_that_has_it_or_by_none_t
 ) -> None:
     leader = partition.check_leader()
     harness.append(partition, 3)
-    assert not leader.confirms_start(2), "nobody has said anything"
+    assert not leader.follower_logs.confirms_start(2), "nobody has said anything"
     confirmed = []
     for start in (-1, 0, 1, 2, 3):
         leader.follower_fetched(FOLLOWER, INCARNATION, 3, None, start)
-        confirmed.append(leader.confirms_start(2))
+        confirmed.append(leader.follower_logs.confirms_start(2))
     # A follower that starts later may be wrong in its own way.
     assert confirmed == [False, False, False, True, False]
     # A replica out of sync confirms nothing, and may have the records still.
@@ -113,9 +113,9 @@ def test_a_log_start_is_confirmed_by_an_in_sync_replica_that_has_it_or_by_none_t
     partition.become_leader(partition_state(1, replicas=(1, FOLLOWER), epoch=5, version=2))
     leader = partition.check_leader()
     leader.follower_fetched(FOLLOWER, INCARNATION, 1, None, 2)
-    assert not leader.confirms_start(2)
+    assert not leader.follower_logs.confirms_start(2)
     partition.become_leader(partition_state(1, replicas=(1,), epoch=6, version=3))
-    assert partition.check_leader().confirms_start(2)
+    assert partition.check_leader().follower_logs.confirms_start(2)
 
 
 def test_what_is_lacking_here_is_accepted_only_when_each_follower_has_reported_to_lack_it(
@@ -124,19 +124,19 @@ def test_what_is_lacking_here_is_accepted_only_when_each_follower_has_reported_t
     leader = partition.check_leader()
     harness.append(partition, 4)
     partition.log.local.known_damage.add(1, 3)
-    assert leader.accepted_damage() == (), "nobody has said anything"
+    assert leader.follower_logs.lacked_by_all() == (), "nobody has said anything"
     leader.follower_fetched(FOLLOWER, INCARNATION, 4)
-    assert leader.accepted_damage() == (), "it has all"
+    assert leader.follower_logs.lacked_by_all() == (), "it has all"
     leader.follower_damage(FOLLOWER, INCARNATION, 1, ((2, 3),))
-    assert leader.accepted_damage() == (), "where its log ends now is not known, and it has offset 1"
+    assert leader.follower_logs.lacked_by_all() == (), "where its log ends now is not known, and it has offset 1"
     for offset in (4, 2):
         leader.follower_fetched(FOLLOWER, INCARNATION, offset, None, 0, 1)
-        assert leader.accepted_damage() == ((2, 3),), "it has offset 1"
+        assert leader.follower_logs.lacked_by_all() == ((2, 3),), "it has offset 1"
     leader.follower_fetched(FOLLOWER, INCARNATION, 1, None, 0, 1)
-    assert leader.accepted_damage() == ((1, 3),)
+    assert leader.follower_logs.lacked_by_all() == ((1, 3),)
     leader.follower_damage(FOLLOWER, INCARNATION, 2, ((1, 3),))
     leader.follower_fetched(FOLLOWER, INCARNATION, 4, None, 0, 2)
-    assert leader.accepted_damage() == ((1, 3),)
+    assert leader.follower_logs.lacked_by_all() == ((1, 3),)
 
 
 def test_each_side_is_woken_by_its_own_bound(harness: Harness, partition: Partition) -> None:
