@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import InitVar, dataclass, field
 
 from spark_kafkalite.broker.metrics.counters import LogMeters
 from spark_kafkalite.broker.quotas.allowance import Windows
@@ -48,106 +49,7 @@ _READ_AGAIN_S = 10.0
 Role = Leader | Follower | NoLeader
 
 
-class PartitionServices:
-    """What every partition shares; made once by the broker."""
-
-    __slots__ = (
-        "broker_id",
-        "clock",
-        "high_watermark_requires_min_insync",
-        "follower_backoff_s",
-        "follower_throttle",
-        "io",
-        "is_added",
-        "is_member",
-        "isr_changes",
-        "joins_flushed",
-        "leader_throttle",
-        "live_brokers",
-        "max_decompressed_bytes",
-        "meters",
-        "on_damage_found",
-        "on_differing",
-        "on_offline",
-        "on_damaged",
-        "on_follower_log_start",
-        "on_full",
-        "on_hanging",
-        "on_lacking",
-        "on_following",
-        "on_leader_log_start",
-        "on_log_lost",
-        "on_role_change",
-        "on_settled",
-        "on_storage_failure",
-        "purgatory",
-    )
-
-    def __init__(
-        self,
-        broker_id: int,
-        clock: Clock,
-        io: IoThreads,
-        purgatory: Purgatory,
-        max_decompressed_bytes: int,
-        on_storage_failure: Callable[[Partition, BaseException], None] = lambda partition, error: None,
-        meters: LogMeters | None = None,
-        throttle_windows: Windows | None = None,
-    ) -> None:
-        self.broker_id = broker_id
-        self.clock = clock
-        self.io = io
-        self.purgatory = purgatory
-        self.max_decompressed_bytes = max_decompressed_bytes
-        self.on_storage_failure = on_storage_failure
-        # None where nothing is counted.
-        self.meters = meters
-        # The registered brokers, and who looks after the ISRs of what this one leads.
-        self.live_brokers: LiveBrokers = dict
-        self.isr_changes: IsrLooks = _NoIsrLooks()
-        self.high_watermark_requires_min_insync = True
-        # Whether the registry has this run of the broker as a member of a partition's ISR.
-        self.is_member: Callable[[TopicPartition], bool] = lambda topic_partition: False
-        # Whether this broker is a replica that a reassignment adds.
-        self.is_added: Callable[[TopicPartition], bool] = lambda topic_partition: False
-        # Whether this broker is a replica that a reassignment adds, and not in sync yet.
-        self.joins_flushed: Callable[[TopicPartition], bool] = lambda topic_partition: False
-        # Told when a follower has committed records that the log of the partition's leader, this broker, lacks.
-        self.on_lacking: Callable[[TopicPartition], None] = lambda topic_partition: None
-        # Told which offsets of a log that other brokers have, too, are found to be damaged, and why.
-        self.on_damage_found: Callable[[Partition, Sequence[tuple[int, int]], str], None] = (
-            lambda partition, ranges, reason: None
-        )
-        # Told when a follower's log has other sound batches than its leader's.
-        self.on_differing: Callable[[Partition], None] = lambda partition: None
-        # Told when a partition's disk has failed, so that nobody waits for it.
-        self.on_offline: list[Callable[[Partition], None]] = []
-        # Told when a partition's disk has refused records for want of room, so that others may go on without it.
-        self.on_full: Callable[[Partition], None] = lambda partition: None
-        # Told which partitions lie on a disk that does not answer, so that others may go on without it.
-        self.on_hanging: Callable[[Sequence[Partition]], None] = lambda partitions: None
-        # Told when records of a partition are known to be missing here, or not to be readable, or are healed.
-        self.on_damaged: Callable[[Partition], None] = lambda partition: None
-        # Told which partition's log is gone, and the topic's id, so that those lead that have it.
-        self.on_log_lost: Callable[[TopicPartition, bytes], None] = lambda topic_partition, topic_id: None
-        # Told when a partition begins to lead under an epoch, and when it ceases to lead.
-        self.on_role_change: list[Callable[[Partition], None]] = []
-        # Told when a partition has another role; with a Follower it is to be copied from its leader.
-        self.on_following: Callable[[Partition], None] = lambda partition: None
-        # Told when a truncation has ended, so that the partition can have another role again.
-        self.on_settled: list[Callable[[Partition], None]] = []
-        # Told where a follower's log should start, with its leader's.
-        self.on_leader_log_start: Callable[[Partition, int], None] = lambda partition, offset: None
-        # Told when a follower has said that its log starts later than before.
-        self.on_follower_log_start: Callable[[], None] = lambda: None
-        # replica.fetch.backoff.ms
-        self.follower_backoff_s = 1.0
-        # What followers may copy from this broker in a second, and this broker as a follower.
-        self.leader_throttle = ReplicationThrottle(purgatory.now_s, throttle_windows)
-        self.follower_throttle = ReplicationThrottle(purgatory.now_s, throttle_windows)
-
-
-def _done(_: object) -> None: ...
+def _ignored(*_: object) -> None: ...
 
 
 class _NoIsrLooks:
@@ -156,11 +58,68 @@ class _NoIsrLooks:
     def look(self, leader: Leader, in_s: float = 0.0) -> None: ...
 
 
+@dataclass
+class PartitionServices:
+    """What every partition shares; made once by the broker. Replication puts in what it does, when it begins."""
+
+    broker_id: int
+    clock: Clock
+    io: IoThreads
+    purgatory: Purgatory
+    max_decompressed_bytes: int
+    on_storage_failure: Callable[[Partition, BaseException], None] = _ignored
+    # None where nothing is counted.
+    meters: LogMeters | None = None
+    throttle_windows: InitVar[Windows | None] = None
+    # replica.fetch.backoff.ms
+    follower_backoff_s: float = 1.0
+    high_watermark_requires_min_insync: bool = True
+    # The registered brokers, and who looks after the ISRs of what this one leads.
+    live_brokers: LiveBrokers = dict
+    isr_changes: IsrLooks = field(default_factory=_NoIsrLooks)
+    # Whether the registry has this run of the broker as a member of a partition's ISR.
+    is_member: Callable[[TopicPartition], bool] = lambda topic_partition: False
+    # Whether this broker is a replica that a reassignment adds.
+    is_added: Callable[[TopicPartition], bool] = lambda topic_partition: False
+    # Whether this broker is a replica that a reassignment adds, and not in sync yet.
+    joins_flushed: Callable[[TopicPartition], bool] = lambda topic_partition: False
+    # Told when a follower has committed records that the log of the partition's leader, this broker, lacks.
+    on_lacking: Callable[[TopicPartition], None] = _ignored
+    # Told which offsets of a log that other brokers have, too, are found to be damaged, and why.
+    on_damage_found: Callable[[Partition, Sequence[tuple[int, int]], str], None] = _ignored
+    # Told when a follower's log has other sound batches than its leader's.
+    on_differing: Callable[[Partition], None] = _ignored
+    # Told when a partition's disk has failed, so that nobody waits for it.
+    on_offline: list[Callable[[Partition], None]] = field(default_factory=list)
+    # Told when a partition's disk has refused records for want of room, so that others may go on without it.
+    on_full: Callable[[Partition], None] = _ignored
+    # Told which partitions lie on a disk that does not answer, so that others may go on without it.
+    on_hanging: Callable[[Sequence[Partition]], None] = _ignored
+    # Told when records of a partition are known to be missing here, or not to be readable, or are healed.
+    on_damaged: Callable[[Partition], None] = _ignored
+    # Told which partition's log is gone, and the topic's id, so that those lead that have it.
+    on_log_lost: Callable[[TopicPartition, bytes], None] = _ignored
+    # Told when a partition begins to lead under an epoch, and when it ceases to lead.
+    on_role_change: list[Callable[[Partition], None]] = field(default_factory=list)
+    # Told when a partition has another role; with a Follower it is to be copied from its leader.
+    on_following: Callable[[Partition], None] = _ignored
+    # Told when a truncation has ended, so that the partition can have another role again.
+    on_settled: list[Callable[[Partition], None]] = field(default_factory=list)
+    # Told where a follower's log should start, with its leader's.
+    on_leader_log_start: Callable[[Partition, int], None] = _ignored
+    # Told when a follower has said that its log starts later than before.
+    on_follower_log_start: Callable[[], None] = _ignored
+
+    def __post_init__(self, throttle_windows: Windows | None) -> None:
+        # What followers may copy from this broker in a second, and this broker as a follower.
+        self.leader_throttle = ReplicationThrottle(self.purgatory.now_s, throttle_windows)
+        self.follower_throttle = ReplicationThrottle(self.purgatory.now_s, throttle_windows)
+
+
 class Partition:
     """See the module's text."""
 
     __slots__ = (
-        "_accepted",
         "_flusher",
         "_in_sync",
         "_services",
@@ -519,7 +478,7 @@ class Partition:
             damage.accept()
             damage.tell()
             # Also where nobody had been told of what the last run has known.
-            self._services.io.submit(damage.try_to_write, _done, _done)
+            self._services.io.submit(damage.try_to_write, _ignored, _ignored)
 
     def damage_changed(self) -> None:
         """Have the damage healed where another broker has the records, and read again where none has."""
