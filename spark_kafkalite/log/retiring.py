@@ -62,13 +62,13 @@ class Retiring:
         """
         job = self.start_deletion([topic_partition])
         job.run()
-        for error in self.finish_deletion(job):
+        for error in self.finish(job):
             raise error
 
     def start_deletion(
         self, topic_partitions: Iterable[TopicPartition], unopened: Mapping[TopicPartition, bytes] | None = None
     ) -> RetireJob:
-        """Take logs out of use. The caller runs the job, in any thread, and then calls ``finish_deletion`` in its own;
+        """Take logs out of use. The caller runs the job, in any thread, and then calls :meth:`finish` in its own;
         none of the partitions may get a log meanwhile. UnknownTopicOrPartition (3) when one has none.
 
         ``unopened`` may have logs that could not be opened, too, each with the id of its topic; those of another topic
@@ -76,15 +76,6 @@ class Retiring:
         """
         retired = [self._take_out(key, "delete") for key in topic_partitions]
         return RetireJob(self._fs, retired + self._take_out_unopened(unopened or {}))
-
-    def finish_deletion(self, job: RetireJob) -> list[KafkaStorageError]:
-        """Have what the job has renamed removed after ``file.delete.delay.ms``; return what could not be renamed."""
-        problems = self._finish(job)
-        for key, log, _, _, target in job.renamed:
-            if target.endswith("-delete"):
-                config = self._config_of(key.topic) if isinstance(log, FoundLog) else log.config
-                self._deletions.add_directory(self._clock.monotonic_s() + config.file_delete_delay_ms / 1000, target)
-        return problems
 
     def set_aside(self, topic_partition: TopicPartition, *, awaits_topic: bool = False) -> str:
         """Take a log out of use and keep its files, under a name that ends in ``-stray``; return that directory.
@@ -96,7 +87,7 @@ class Retiring:
         keys = ([topic_partition], ()) if is_open else ((), [topic_partition])
         job = self.start_setting_aside(*keys, awaits_topic=awaits_topic)
         job.run()
-        for error in self.finish_setting_aside(job):
+        for error in self.finish(job):
             raise error
         # Without its disk its files cannot be reached. When they can be, a start finds that no topic owns them.
         return job.renamed[0].target if job.renamed else job.logs[0].directory
@@ -113,12 +104,6 @@ class Retiring:
         retired = [self._take_out(key, "stray") for key in topic_partitions]
         retired += self._take_out_unopened(dict.fromkeys(unopened))
         return RetireJob(self._fs, retired, awaits_topic=awaits_topic)
-
-    def finish_setting_aside(self, job: RetireJob) -> list[KafkaStorageError]:
-        """End it; return what could not be renamed."""
-        for awaiting in job.awaiting:
-            self._awaiting.add(awaiting)
-        return self._finish(job)
 
     def _take_out(self, topic_partition: TopicPartition, suffix: str) -> Retired:
         log = self._logs.pop(topic_partition, None)
@@ -146,7 +131,15 @@ class Retiring:
         except (CheckpointError, OSError):
             return False
 
-    def _finish(self, job: RetireJob) -> list[KafkaStorageError]:
+    def finish(self, job: RetireJob) -> list[KafkaStorageError]:
+        """Take up what a job has done: what is deleted goes after ``file.delete.delay.ms``. Return what could not be
+        renamed."""
+        for awaiting in job.awaiting:
+            self._awaiting.add(awaiting)
+        for key, log, _, _, target in job.renamed:
+            if target.endswith("-delete"):
+                config = self._config_of(key.topic) if isinstance(log, FoundLog) else log.config
+                self._deletions.add_directory(self._clock.monotonic_s() + config.file_delete_delay_ms / 1000, target)
         problems = []
         for key, log, _, directory, _ in job.logs:
             error = job.failed.get(directory)

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from spark_kafkalite.errors import ClosedError, KafkaStorageError
 from spark_kafkalite.log.steps import Steps
+from spark_kafkalite.slices import Work
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -184,3 +185,13 @@ def run_in_threads(
             run_in_threads(io, steps, on_end)
 
         io.submit(piece.run, lambda _: run_in_threads(io, steps, on_end), failed)
+
+
+def in_thread(
+    io: IoThreads, loop: asyncio.AbstractEventLoop, work: Callable[[], T], lane: Lane = Lane.FILES
+) -> Work[T]:
+    """Have a thread do something that other work waits for; return its result, or raise its exception."""
+    outcome: asyncio.Future[T] = loop.create_future()
+    io.submit(work, outcome.set_result, outcome.set_exception, lane)
+    yield outcome
+    return outcome.result()

@@ -14,7 +14,6 @@ log of an older partition may be in the offline directory. There are three more 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
 from typing import Final
 
 from spark_kafkalite.broker.replication.partition import PartitionServices
@@ -28,10 +27,6 @@ from spark_kafkalite.registry.znodes import NO_LEADER, NO_TOPIC_ID, state_path, 
 from spark_kafkalite.slices import Turn
 
 logger: Final = logging.getLogger(__name__)
-
-# The number of logs that are retired together, and share the sync of their directory.
-RETIRED_AT_ONCE: Final = 500
-_SHOWN_LOGS: Final = 10
 
 
 class HostedLogs:
@@ -210,51 +205,12 @@ class HostedLogs:
         self._refuse(log.topic_partition, problem, logging.ERROR, problem)
         return True
 
-    def report_failures(self, errors: Iterable[KafkaStorageError]) -> None:
-        """Log the errors of retiring logs."""
-        for error in errors:
-            logger.error("%s", error)
-
-    def warn_of_vanished(self, kept: Mapping[TopicPartition, str]) -> None:
-        """Log a warning about logs that were set aside because their topics vanished; ``kept``: their paths now."""
-        if not kept:
-            return
-        shown = ", ".join(f"{key} (kept in {path})" for key, path in list(kept.items())[:_SHOWN_LOGS])
-        more = f" and {len(kept) - _SHOWN_LOGS} more" if len(kept) > _SHOWN_LOGS else ""
-        logger.warning(
-            "%d logs are set aside, because the registry does not have their topics and the controller has not deleted "
-            "them: %s%s. They are used again when a topic's node with the same topic id appears, and stay until you "
-            "remove them",
-            len(kept),
-            shown,
-            more,
-        )
-
-    async def compare(self, cluster: ClusterState, turn: Turn) -> None:
-        """Delete or set aside logs that belong to no topic in the registry, and note missing logs.
+    async def note_missing(self, cluster: ClusterState, turn: Turn) -> None:
+        """Note the logs that an earlier run of this broker had, and that are gone.
 
         The start calls this once, after it has loaded the logs. It has already checked that the registry belongs to
-        these logs and has lost nothing (``registry_evidence``). The logs of a topic with an unreadable node stay.
+        these logs and has lost nothing (``registry_evidence``).
         """
-        deleted: list[TopicPartition] = []
-        vanished: list[TopicPartition] = []
-        for topic_partition, loaded in list(self._logs.logs.items()):
-            await turn.pause()
-            if cluster.partition(topic_partition) is None and topic_partition.topic not in cluster.unreadable_topics:
-                (deleted if cluster.has_deleted(loaded.topic_id) else vanished).append(topic_partition)
-        for first in range(0, len(deleted), RETIRED_AT_ONCE):
-            job = self._logs.retiring.start_deletion(deleted[first : first + RETIRED_AT_ONCE])
-            job.run()
-            self.report_failures(self._logs.retiring.finish_deletion(job))
-            await turn.pause()
-        kept: dict[TopicPartition, str] = {}
-        for first in range(0, len(vanished), RETIRED_AT_ONCE):
-            job = self._logs.retiring.start_setting_aside(vanished[first : first + RETIRED_AT_ONCE], awaits_topic=True)
-            job.run()
-            self.report_failures(self._logs.retiring.finish_setting_aside(job))
-            kept |= {each.key: each.target for each in job.renamed}
-            await turn.pause()
-        self.warn_of_vanished(kept)
         # No state names this run yet. If a state says that this broker has a log, an earlier run had it.
         for name, topic in cluster.topics.items():
             if topic.topic_id == NO_TOPIC_ID:

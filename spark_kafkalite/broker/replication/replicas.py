@@ -6,9 +6,8 @@ topics). So a topic with a thousand partitions does not delay other requests. It
 order: a topic made again finds the logs of its predecessor gone. What is done is decided by the snapshot in force when
 the work is done, not by the one that asked for it.
 
-All state is keyed by topic id (rule R10). Logs of topics that are gone are deleted only if the controller has deleted
-these (``logs_without_topic``); the others are set aside, and used again when their topics appear again. ``hosted_logs``
-decides which log a partition has here, and why it has none.
+All state is keyed by topic id (rule R10). ``hosted_logs`` decides which log a partition has here, and why it has none;
+``log_retirement`` puts logs out of use whose topics are gone. The order of the work is that of ``change_queue``.
 
 For the recovery of the registry all of that stands still (:meth:`Replicas.stand_still`), so that the logs stay as they
 are until the broker is started again.
@@ -22,21 +21,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
+from spark_kafkalite.broker.replication.change_queue import ChangeQueue
+from spark_kafkalite.broker.replication.copied_again import CopiedAgain
 from spark_kafkalite.broker.replication.follower import NoLeader
-from spark_kafkalite.broker.replication.hosted_logs import RETIRED_AT_ONCE, HostedLogs
+from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
+from spark_kafkalite.broker.replication.log_retirement import RETIRED_AT_ONCE, LogRetirement, warn_of_vanished
 from spark_kafkalite.broker.replication.logs_without_topic import fate_of_stray, is_moved_away
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
-from spark_kafkalite.broker.replication.rules.leaving import others_with_log
 from spark_kafkalite.broker.replication.setbacks import tell_of_setback
 from spark_kafkalite.errors import (
-    KafkaliteError,
     KafkaStorageError,
     NotLeaderOrFollower,
     UnknownTopicOrPartition,
@@ -45,14 +44,13 @@ from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.strays import StrayFate
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.net.io_threads import in_thread
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.znodes import NO_TOPIC_ID, state_path
-from spark_kafkalite.slices import SLICE_S, Slices, Work
+from spark_kafkalite.slices import Slices, Work
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 # New logs that a thread makes in a row; fewer than the least are made on the loop.
 _MADE_AT_ONCE: Final = 256
@@ -85,16 +83,14 @@ class Replicas:
         self._stands_still = False
         self._partitions: dict[TopicPartition, Partition] = {}
         self._hosted_logs = HostedLogs(logs, services)
+        self._retirement = LogRetirement(logs, services.io, loop, lambda topic_id: view.state.has_deleted(topic_id))
         # Why partitions that this broker should host have no log.
         self._failed = self._hosted_logs.refused
-        # A partition stands for what its state wants.
-        self._work: deque[TopicPartition | Callable[[], Work[None] | None]] = deque()
-        self._working = False
+        self._queue = ChangeQueue(loop, slices, self._follow, self._changed)
         self._waiters: dict[asyncio.Future[None], None] = {}
         # Those that neither lead nor follow until they are released.
         self._held: set[TopicPartition] = set()
-        # Of logs that were set aside to be copied again: the topic's id, the leader epoch then, and what was committed.
-        self._copied_again: dict[TopicPartition, tuple[bytes, int, int]] = {}
+        self._copied_again = CopiedAgain(lambda topic_partition: services.on_lacking(topic_partition))
         # When the list of replicas was found not to have this broker any more, where the state may come later.
         self._left_at_s: dict[TopicPartition, float] = {}
         # Who waits for the end of a partition's truncation.
@@ -169,22 +165,20 @@ class Replicas:
 
     def has_leader(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
         """Return whether the partition's leader is registered, whether it serves or not."""
-        cluster = self._view.state
-        topic = cluster.topics.get(topic_partition.topic)
-        state = topic.partitions.get(topic_partition.partition) if topic is not None else None
-        return (
-            topic is not None and state is not None and topic.topic_id == topic_id and state.leader in cluster.brokers
-        )
+        state = self._state_of(topic_partition, topic_id)
+        return state is not None and state.leader in self._view.state.brokers
+
+    def _state_of(self, topic_partition: TopicPartition, topic_id: bytes) -> PartitionState | None:
+        is_same = self._view.topic_id_of(topic_partition.topic) == topic_id
+        return self._view.state.partition(topic_partition) if is_same else None
 
     def serves(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
         """Return whether clients can be sent to the partition's leader; if this broker is it, whether it leads."""
-        cluster = self._view.state
-        topic = cluster.topics.get(topic_partition.topic)
-        state = topic.partitions.get(topic_partition.partition) if topic is not None else None
-        if topic is None or state is None or topic.topic_id != topic_id or state.leader < 0:
+        state = self._state_of(topic_partition, topic_id)
+        if state is None or state.leader < 0:
             return False
         if state.leader != self._services.broker_id:
-            return state.leader in cluster.brokers
+            return state.leader in self._view.state.brokers
         partition = self._partitions.get(topic_partition)
         return partition is not None and partition.is_leader and partition.topic_id == topic_id
 
@@ -227,8 +221,8 @@ class Replicas:
             return
         self._me = me
         if me is None:
-            self._work.append(self._fence_all)
-            self._start_work()
+            self._queue.add(self._fence_all)
+            self._queue.start()
         else:
             self._queue_all(self._view.state)
 
@@ -245,8 +239,8 @@ class Replicas:
         Raises KafkaStorageError when that takes too long; it may be called again then.
         """
         self._stands_still, self._me = True, None
-        self._work.append(partial(self._stop_all, why))
-        self._start_work()
+        self._queue.add(partial(self._stop_all, why))
+        self._queue.start()
         if not await self.wait_until(lambda: self.is_idle and self._has_stopped, timeout_s):
             raise KafkaStorageError(f"some logs are still being cut back after {timeout_s:.0f} s")
 
@@ -273,12 +267,12 @@ class Replicas:
     def _queue_all(self, cluster: ClusterState) -> None:
         for name, topic in cluster.topics.items():
             for number in topic.partitions:
-                self._queue_partition(TopicPartition(name, number))
-        self._start_work()
+                self._queue.add(TopicPartition(name, number))
+        self._queue.start()
 
     def cluster_changed(self, old: ClusterState, new: ClusterState, change: ClusterChange) -> None:
         """Follow a change of the cluster."""
-        dropped: deque[Partition] = deque()
+        dropped: list[Partition] = []
         unopened: dict[TopicPartition, bytes] = {}
         for name, topic_id in change.deleted_topics:
             how = "has been deleted" if new.has_deleted(topic_id) else "is not in the registry any more"
@@ -288,20 +282,18 @@ class Replicas:
         for name in change.unreadable_topics:
             # The watcher has said what to do. Nobody knows whose the logs are now, so they stay where they are.
             kept = list(self._dropped(name, old.topics[name].topic_id, old.topics[name].partitions, {}))
-            self._work.append(partial(self._close, kept))
+            self._queue.add(partial(self._close, kept))
         if dropped or unopened:
-            self._work.append(partial(self._retire, dropped, unopened))
+            self._queue.add(partial(self._retire, dropped, unopened))
             if self._failed:
                 # What was deleted may have held the descriptors that others wait for.
-                self._work.append(self.retry_failed)
+                self._queue.add(self.retry_failed)
         for name in change.changed_configs:
-            self._work.append(partial(self._apply_config, name))
-        for topic_partition in change.changed_partitions:
-            self._queue_partition(topic_partition)
-        if self._copied_again and (change.new_brokers or change.bounced_brokers):
-            for topic_partition in self._copied_again:
-                self._queue_partition(topic_partition)
-        self._start_work()
+            self._queue.add(partial(self._apply_config, name))
+        self._queue.add(*change.changed_partitions)
+        if change.new_brokers or change.bounced_brokers:
+            self._queue.add(*self._copied_again)
+        self._queue.start()
         self._changed()
 
     def _dropped(
@@ -324,11 +316,11 @@ class Replicas:
             partition.close()
             yield None
 
-    def _retire(self, dropped: deque[Partition], unopened: Mapping[TopicPartition, bytes]) -> Work[None]:
+    def _retire(self, dropped: list[Partition], unopened: Mapping[TopicPartition, bytes]) -> Work[None]:
         """Answer requests that wait for partitions of removed topics, and delete their files or set them aside."""
         kept: dict[TopicPartition, str] = {}
         while dropped:
-            some = [dropped.popleft() for _ in range(min(len(dropped), RETIRED_AT_ONCE))]
+            some, dropped[:RETIRED_AT_ONCE] = dropped[:RETIRED_AT_ONCE], []
             topic_ids: dict[TopicPartition, bytes] = {}
             for partition in some:
                 partition.close()
@@ -336,53 +328,21 @@ class Replicas:
                 if self._logs.get(partition.topic_partition) is partition.log:
                     topic_ids[partition.topic_partition] = partition.topic_id
                 yield None
-            yield from self._retire_logs(topic_ids, {}, kept)
+            yield from self._retirement.retire(topic_ids, {}, kept)
             # Files are closed with the last that refers to a partition, and what has been deleted is given back to the
             # file system then.
             del partition
-            yield from self._in_thread(some.clear)
+            yield from in_thread(self._services.io, self._loop, some.clear)
         left = iter(unopened.items())
         while part := dict(islice(left, RETIRED_AT_ONCE)):
-            yield from self._retire_logs({}, part, kept)
-        self._hosted_logs.warn_of_vanished(kept)
-
-    def _retire_logs(
-        self,
-        opened: Mapping[TopicPartition, bytes],
-        unopened: Mapping[TopicPartition, bytes],
-        kept: dict[TopicPartition, str],
-    ) -> Work[None]:
-        """Delete the logs of topics that the controller has deleted, and set the others aside; ``kept`` gets where
-        these are. Both are given with their topic ids."""
-        has_deleted, retiring = self._view.state.has_deleted, self._logs.retiring
-        deleted = [key for key, topic_id in opened.items() if has_deleted(topic_id)]
-        deleted_unopened = {key: topic_id for key, topic_id in unopened.items() if has_deleted(topic_id)}
-        if deleted or deleted_unopened:
-            job = retiring.start_deletion(deleted, deleted_unopened)
-            yield from self._in_thread(job.run)
-            self._hosted_logs.report_failures(retiring.finish_deletion(job))
-        vanished, vanished_unopened = opened.keys() - set(deleted), unopened.keys() - deleted_unopened.keys()
-        if vanished or vanished_unopened:
-            job = retiring.start_setting_aside(sorted(vanished), sorted(vanished_unopened), awaits_topic=True)
-            yield from self._in_thread(job.run)
-            self._hosted_logs.report_failures(retiring.finish_setting_aside(job))
-            kept.update((each.key, each.target) for each in job.renamed)
-
-    def _thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        outcome: asyncio.Future[T] = self._loop.create_future()
-        self._services.io.submit(work, outcome.set_result, outcome.set_exception)
-        return outcome
-
-    def _in_thread(self, work: Callable[[], T]) -> Work[T]:
-        outcome = self._thread(work)
-        yield outcome
-        return outcome.result()
+            yield from self._retirement.retire({}, part, kept)
+        warn_of_vanished(kept)
 
     def broker_config_changed(self) -> None:
         """Have every topic's settings counted again, because the broker's defaults have changed."""
         for name in self._view.state.topics:
-            self._work.append(partial(self._apply_config, name))
-        self._start_work()
+            self._queue.add(partial(self._apply_config, name))
+        self._queue.start()
 
     def _apply_config(self, name: str) -> Work[None]:
         """Have a topic's partitions obey its settings."""
@@ -398,34 +358,12 @@ class Replicas:
 
     # Work in slices -------------------------------------------------------------------------------------------------
 
-    def _queue_partition(self, topic_partition: TopicPartition) -> None:
-        self._work.append(topic_partition)
-
-    def _start_work(self) -> None:
-        if self._work and not self._working:
-            self._working = True
-            self._slices.start(self._work_on(), self._worked)
-
-    def _work_on(self) -> Work[None]:
-        tell_at_s = self._loop.time() + SLICE_S
-        while self._work:
-            piece = self._work.popleft()
-            try:
-                if not isinstance(piece, TopicPartition):
-                    work = piece()
-                else:
-                    if self._topic_id_to_make(piece) is not None:
-                        yield from self._make_logs(piece)
-                    work = self._apply_state(piece)
-                if work is not None:
-                    yield from work
-            except KafkaliteError as error:
-                logger.error("%s", error)
-            yield None
-            if self._loop.time() >= tell_at_s:
-                # Those who wait for partitions that serve by now.
-                self._changed()
-                tell_at_s = self._loop.time() + SLICE_S
+    def _follow(self, topic_partition: TopicPartition) -> Work[None]:
+        if self._topic_id_to_make(topic_partition) is not None:
+            yield from self._make_logs(topic_partition)
+        work = self._apply_state(topic_partition)
+        if work is not None:
+            yield from work
 
     def _topic_id_to_make(self, topic_partition: TopicPartition) -> bytes | None:
         """Return the topic id of a new partition whose log is to be made here; None for any other."""
@@ -444,7 +382,7 @@ class Replicas:
         The loop makes a few itself, which is sooner done. What fails is left to ``_apply_state``.
         """
         wanted: dict[TopicPartition, bytes] = {}
-        for piece in (first, *islice(self._work, _MADE_AT_ONCE - 1)):
+        for piece in (first, *islice(self._queue.next_pieces(), _MADE_AT_ONCE - 1)):
             topic_id = self._topic_id_to_make(piece) if isinstance(piece, TopicPartition) else None
             if not isinstance(piece, TopicPartition) or topic_id is None:
                 break
@@ -452,7 +390,7 @@ class Replicas:
         if len(wanted) < _MADE_IN_THREAD:
             return
         job = self._logs.start_making(wanted.items())
-        yield from self._in_thread(job.run)
+        yield from in_thread(self._services.io, self._loop, job.run)
         # Their topics may have been removed meanwhile.
         left_over = {
             log.topic_partition: wanted[log.topic_partition]
@@ -460,21 +398,12 @@ class Replicas:
             if self._view.topic_id_of(log.topic_partition.topic) != wanted[log.topic_partition]
         }
         if left_over:
-            kept: dict[TopicPartition, str] = {}
-            yield from self._retire_logs(left_over, {}, kept)
-            self._hosted_logs.warn_of_vanished(kept)
-
-    def _worked(self, _: None, error: BaseException | None) -> None:
-        self._working = False
-        if error is not None:
-            logger.critical("a change of the cluster could not be followed", exc_info=error)
-        self._start_work()
-        self._changed()
+            yield from self._retire_unwanted(left_over)
 
     @property
     def is_idle(self) -> bool:
         """Whether all changes of the registry so far have been acted upon."""
-        return not self._work and not self._working
+        return self._queue.is_idle
 
     def _settled(self, partition: Partition) -> None:
         """Apply the registry's changes that arrived while a partition's log was being truncated."""
@@ -521,7 +450,7 @@ class Replicas:
         if partition.is_truncating or topic_partition in self._held:
             # It comes here again when that has ended.
             return None
-        if tell_of_setback(partition, state) or self._is_named_too_early(partition, state):
+        if tell_of_setback(partition, state) or self._copied_again.is_named_too_early(partition, state, self._me):
             return None
         if state.is_led_by(self._me):
             try:
@@ -556,30 +485,23 @@ class Replicas:
 
     def _take_back(self, topic_partition: TopicPartition, topic_id: bytes) -> Work[None]:
         """Use a log again that was set aside because its topic had vanished, and bring the partition into its state."""
-        foreign = self._logs.get(topic_partition)
-        if foreign is not None:
-            yield from self._set_aside([topic_partition], "it is not that of the topic that has its name now")
         try:
-            job = self._logs.start_taking_back(topic_partition, topic_id)
-            if job is not None:
-                try:
-                    yield from self._in_thread(job.run)
-                finally:
-                    self._logs.finish_taking_back(job)
-                logger.info(
-                    "the log of %s is in use again, because its topic is in the registry again", topic_partition
-                )
+            yield from self._retirement.take_back(topic_partition, topic_id)
         except (OSError, KafkaStorageError) as error:
             # Not an empty log instead: it is tried again with the others that failed.
             logger.error("the log of %s, which was set aside, cannot be used again: %s", topic_partition, error)
             self._failed[topic_partition] = KafkaStorageError(f"{topic_partition}: {error}")
             return
         if self._view.topic_id_of(topic_partition.topic) == topic_id:
-            self._queue_partition(topic_partition)
+            self._queue.add(topic_partition)
         elif self._logs.get(topic_partition) is not None:
-            kept: dict[TopicPartition, str] = {}
-            yield from self._retire_logs({topic_partition: topic_id}, {}, kept)
-            self._hosted_logs.warn_of_vanished(kept)
+            yield from self._retire_unwanted({topic_partition: topic_id})
+
+    def _retire_unwanted(self, topic_ids: Mapping[TopicPartition, bytes]) -> Work[None]:
+        """Put logs out of use again whose topics have been removed meanwhile."""
+        kept: dict[TopicPartition, str] = {}
+        yield from self._retirement.retire(topic_ids, {}, kept)
+        warn_of_vanished(kept)
 
     def _leave(self, topic_partition: TopicPartition) -> Work[None]:
         """Put the log of a partition out of use that this broker is no replica of (any more).
@@ -599,9 +521,9 @@ class Replicas:
             self._hosted_logs.left(topic_partition, log.topic_id)
         is_of_topic = log is None or log.topic_id in (None, topic_id)
         if topic_id is not None and is_of_topic and self._is_moved_away(topic_partition):
-            yield from self._delete_moved(topic_partition, topic_id, is_open=log is not None)
+            yield from self._retirement.delete_moved(topic_partition, topic_id, is_open=log is not None)
         elif log is not None:
-            yield from self._set_aside([topic_partition], "this broker is no replica of it any more")
+            yield from self._retirement.set_aside(topic_partition, "this broker is no replica of it any more")
 
     def _awaits_other_node(self, topic_partition: TopicPartition) -> bool:
         """Whether one of the partition's two nodes may be older than the other, so that they may agree in a moment that
@@ -628,15 +550,6 @@ class Replicas:
         state = self._view.state.partition(topic_partition)
         return state is not None and is_moved_away(state, self._services.broker_id)
 
-    def _delete_moved(self, topic_partition: TopicPartition, topic_id: bytes, *, is_open: bool) -> Work[None]:
-        job = self._logs.retiring.start_deletion(
-            [topic_partition] if is_open else [], {} if is_open else {topic_partition: topic_id}
-        )
-        yield from self._in_thread(job.run)
-        self._hosted_logs.report_failures(self._logs.retiring.finish_deletion(job))
-        if job.renamed:
-            logger.info("%s has been moved to other brokers; its files here are deleted", topic_partition)
-
     def hold(self, partition: Partition) -> None:
         """Have a partition, which this broker follows, do nothing until :meth:`release`, because its log has other
         records than its leader's."""
@@ -645,12 +558,12 @@ class Replicas:
 
     def release(self, partition: Partition, *, is_left: bool) -> None:
         """Set the log of a held partition aside and copy it again, if the ISR has been left; else follow as before."""
-        self._work.append(partial(self._copy_again if is_left else self._unhold, partition))
-        self._start_work()
+        self._queue.add(partial(self._copy_again if is_left else self._unhold, partition))
+        self._queue.start()
 
     def _unhold(self, partition: Partition) -> None:
         self._held.discard(partition.topic_partition)
-        self._queue_partition(partition.topic_partition)
+        self._queue.add(partition.topic_partition)
 
     def _copy_again(self, partition: Partition) -> Work[None]:
         topic_partition = partition.topic_partition
@@ -658,56 +571,27 @@ class Replicas:
             del self._partitions[topic_partition]
             # Should the state have named this broker again meanwhile, it leaves once more before it makes a log.
             self._hosted_logs.left(topic_partition, partition.topic_id)
-            noted = partition.topic_id, partition.leader_epoch, partition.high_watermark
-            self._copied_again[topic_partition] = noted
+            self._copied_again.add(partition)
             partition.close()
             yield from self._untruncated(partition)
             if self._logs.get(topic_partition) is partition.log:
-                yield from self._set_aside([topic_partition], "it differs from its leader's")
+                yield from self._retirement.set_aside(topic_partition, "it differs from its leader's")
             if self._logs.get(topic_partition) is partition.log:
                 text = f"{topic_partition}: its log, which differs from its leader's, could not be set aside"
                 self._failed[topic_partition] = KafkaStorageError(f"{text}; restart the broker when its disk is well")
                 return
         self._unhold(partition)
 
-    def _is_named_too_early(self, partition: Partition, state: PartitionState) -> bool:
-        """Leave the ISR again if the leader has added this broker because of the log that was set aside: a delayed
-        fetch may have reported that log's end. Return whether the partition is not led although the state names this
-        broker."""
-        topic_partition = partition.topic_partition
-        if topic_partition not in self._copied_again or self._me is None:
-            return False
-        topic_id, epoch, committed = self._copied_again[topic_partition]
-        is_led = state.is_led_by(self._me)
-        is_over = topic_id != partition.topic_id or state.leader_epoch > epoch + is_led
-        if is_over or partition.log.log_end_offset >= committed:
-            del self._copied_again[topic_partition]
-            return False
-        if not others_with_log(state, self._me.broker_id):
-            return False
-        self._services.on_lacking(topic_partition)
-        return is_led
-
-    def _set_aside(
-        self, keys: Iterable[TopicPartition], why: str, unopened: Iterable[TopicPartition] = ()
-    ) -> Work[None]:
-        job = self._logs.retiring.start_setting_aside(keys, unopened)
-        yield from self._in_thread(job.run)
-        self._hosted_logs.report_failures(self._logs.retiring.finish_setting_aside(job))
-        for key, _, _, _, target in job.renamed:
-            logger.warning("the log of %s is out of use, because %s; its files are kept in %s", key, why, target)
-
     def take_up(self, topic_partition: TopicPartition) -> None:
         """Act once more on the registry's state of a partition: lead again what this broker was to resign, and did
         not."""
-        self._queue_partition(topic_partition)
-        self._start_work()
+        self._queue.add(topic_partition)
+        self._queue.start()
 
     def retry_failed(self) -> None:
         """Try again to open or make the logs that could not be, for want of room or descriptors."""
-        for topic_partition in self._failed:
-            self._queue_partition(topic_partition)
-        self._start_work()
+        self._queue.add(*self._failed)
+        self._queue.start()
 
     @property
     def has_failed(self) -> bool:
@@ -721,7 +605,9 @@ class Replicas:
     async def compare_logs(self) -> None:
         """Set logs aside that belong to no topic of the registry, and note those that are gone; called once, when the
         logs have been loaded and the view is known to be theirs."""
-        await self._hosted_logs.compare(self._view.state, self._slices.turn())
+        cluster, turn = self._view.state, self._slices.turn()
+        await self._retirement.compare(cluster, turn)
+        await self._hosted_logs.note_missing(cluster, turn)
 
     def fate_of_stray(self, directory: str, topic_id: bytes | None) -> StrayFate:
         """Return what becomes of a log that was set aside. In any thread."""
@@ -770,7 +656,7 @@ class Replicas:
 
     def close(self) -> None:
         """Answer every waiting request; nothing is served afterwards."""
-        self._work.clear()
+        self._queue.clear()
         for partition in self._partitions.values():
             partition.close()
 

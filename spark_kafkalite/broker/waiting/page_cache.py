@@ -23,6 +23,7 @@ from typing import TypeVar
 from spark_kafkalite.log.files.disk_calls import CALLS
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.segments.segment import LogSlice
+from spark_kafkalite.net import io_threads
 from spark_kafkalite.net.io_threads import IoThreads, Lane
 from spark_kafkalite.platform_calls import NOWAIT, read_ahead
 from spark_kafkalite.slices import Work
@@ -66,10 +67,7 @@ def in_thread(io: IoThreads, loop: asyncio.AbstractEventLoop, works: Sequence[Ne
         for one in works:
             one.run()
 
-    done: asyncio.Future[None] = loop.create_future()
-    io.submit(work, done.set_result, done.set_exception, Lane.READ)
-    yield done
-    done.result()
+    yield from io_threads.in_thread(io, loop, work, Lane.READ)
 
 
 def is_cached(piece: LogSlice) -> bool:

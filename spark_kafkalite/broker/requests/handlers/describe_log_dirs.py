@@ -18,7 +18,6 @@ v4  total and usable bytes of the file system
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 from collections import defaultdict
@@ -103,7 +102,6 @@ def _described(
 async def _room(context: BrokerContext) -> dict[str, Space]:
     """Return the room of each directory's file system, where it reports it; asked in a thread, because a disk may
     hang."""
-    done: asyncio.Future[dict[str, Space]] = context.loop.create_future()
     fs, paths = context.logs.fs, [directory.path for directory in context.logs.directories]
 
     def ask() -> dict[str, Space]:
@@ -113,8 +111,7 @@ async def _room(context: BrokerContext) -> dict[str, Space]:
                 found[path] = fs.space(path)
         return found
 
-    context.io.submit(ask, done.set_result, done.set_exception)
-    return await done
+    return await context.io.run(ask)
 
 
 def _topics(partitions: list[Partition], comparison: Comparison | None) -> Work[list[DescribeLogDirsTopic]]:

@@ -40,7 +40,7 @@ def append(log: PartitionLog, count: int) -> None:
 def delete_unopened(manager: LogManager, key: TopicPartition, topic_id: bytes) -> None:
     job = manager.retiring.start_deletion((), {key: topic_id})
     job.run()
-    assert not manager.retiring.finish_deletion(job)
+    assert not manager.retiring.finish(job)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_closed_log_is_set_aside_whichever_topic_it_is_of(fs: MemoryFs) -> Non
     manager = start(fs, 2)
     job = manager.retiring.start_setting_aside((), [SECOND])
     job.run()
-    assert not manager.retiring.finish_setting_aside(job)
+    assert not manager.retiring.finish(job)
     assert not manager.knows(SECOND)
     assert any(entry.name.startswith("t-0.") and entry.name.endswith("-stray") for entry in fs.entries("/data"))
 
