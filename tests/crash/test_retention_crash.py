@@ -112,7 +112,7 @@ class Host:
             self.steps,  # type: ignore[arg-type]
             Purgatory(self.steps),  # type: ignore[arg-type]
             1 << 26,
-            _storage_failed,
+            on_storage_failure=_storage_failed,
         )
         self.partitions: dict[str, Partition] = {}
         for name in TOPICS:

@@ -18,13 +18,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from spark_kafkalite.broker.metrics.counters import LogMeters
 from spark_kafkalite.broker.quotas.replication_throttle import is_listed
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves, NextLeader
+from spark_kafkalite.broker.replication.replica_services import ReplicaServices
 from spark_kafkalite.broker.replication.rules.following import (
     Append,
     Asked,
@@ -48,7 +49,7 @@ from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.steps import Piece, Steps
 from spark_kafkalite.log.truncation import full_truncation, truncation_to
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.net.io_threads import IoThreads, Lane, run_in_threads
+from spark_kafkalite.net.io_threads import Lane, run_in_threads
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.error_codes import name_of
 from spark_kafkalite.wire.packed import FetchedPartition
@@ -61,18 +62,6 @@ logger = logging.getLogger(__name__)
 _FAILURES_TO_TELL = 8
 # Of itself a follower is asked only where its log is to be cut.
 _UNASKED = OwnState()
-
-
-class FollowerServices(Protocol):
-    """What a follower asks of what all partitions share; see ``partition.PartitionServices``."""
-
-    io: IoThreads
-    follower_backoff_s: float
-    is_added: Callable[[TopicPartition], bool]
-    is_member: Callable[[TopicPartition], bool]
-    joins_flushed: Callable[[TopicPartition], bool]
-    broker_id: int
-    meters: LogMeters | None
 
 
 class NoLeader:
@@ -140,7 +129,7 @@ class Follower:
         log: PartitionLog,
         bounds: Bounds,
         flusher: Flusher,
-        services: FollowerServices,
+        services: ReplicaServices,
         *,
         on_refused: Callable[[KafkaStorageError], None],
         on_settled: Callable[[], None],

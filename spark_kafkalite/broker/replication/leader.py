@@ -16,9 +16,7 @@ There is no await in this file: between reading and changing state nothing else 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
-from spark_kafkalite.broker.metrics.counters import LogMeters
 from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle, is_listed
 from spark_kafkalite.broker.replication.append_queue import (
     Appender,
@@ -35,10 +33,10 @@ from spark_kafkalite.broker.replication.follower_logs import FollowerLogs
 from spark_kafkalite.broker.replication.leadership_confirmation import Confirmation, OnAnswer, Question
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves
 from spark_kafkalite.broker.replication.reader import COMMITTED, UNCOMMITTED, Reader
-from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange, LiveBrokers
+from spark_kafkalite.broker.replication.replica_services import ReplicaServices
+from spark_kafkalite.broker.replication.rules.in_sync import FetchClock, InSyncReplicas, IsrChange
 from spark_kafkalite.broker.replication.rules.refusals import Refusals
-from spark_kafkalite.broker.waiting.purgatory import Purgatory, WaitingList
-from spark_kafkalite.clock import Clock
+from spark_kafkalite.broker.waiting.purgatory import WaitingList
 from spark_kafkalite.errors import (
     KafkaError,
     KafkaStorageError,
@@ -54,35 +52,10 @@ from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.model import BrokerId, Incarnation, TopicPartition
-from spark_kafkalite.net.io_threads import IoThreads
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES, AdmissionRules, admit
 from spark_kafkalite.records.layout import MAX_INT64, BatchHeader
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
-
-
-class IsrLooks(Protocol):
-    """Has a leader check for a change of its ISR, and writes the change; see ``isr_changes``."""
-
-    def look(self, leader: Leader, in_s: float = 0.0) -> None:
-        """Have :meth:`Leader.due_change` asked in so many seconds, or earlier."""
-
-
-class LeaderServices(Protocol):
-    """What a leader asks of what all partitions share; see ``partition.PartitionServices``."""
-
-    broker_id: int
-    clock: Clock
-    io: IoThreads
-    purgatory: Purgatory
-    max_decompressed_bytes: int
-    meters: LogMeters | None
-    live_brokers: LiveBrokers
-    isr_changes: IsrLooks
-    high_watermark_requires_min_insync: bool
-    on_follower_log_start: Callable[[], None]
-    on_lacking: Callable[[TopicPartition], None]
-    leader_throttle: ReplicationThrottle
 
 
 class Leader(Appender):
@@ -126,7 +99,7 @@ class Leader(Appender):
         log: PartitionLog,
         bounds: Bounds,
         flusher: Flusher,
-        services: LeaderServices,
+        services: ReplicaServices,
         on_refused: Callable[[KafkaStorageError], None],
         in_sync: InSyncReplicas,
     ) -> None:

@@ -20,24 +20,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 
-from spark_kafkalite.broker.metrics.counters import LogMeters
-from spark_kafkalite.broker.quotas.allowance import Windows
-from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.broker.replication.bounds import Bounds
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.follower import Follower, NoLeader
-from spark_kafkalite.broker.replication.leader import IsrLooks, Leader
+from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.next_leader import LeaderMoves, NextLeader
-from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, LiveBrokers
-from spark_kafkalite.broker.waiting.purgatory import DelayedOperation, Purgatory
-from spark_kafkalite.clock import Clock
+from spark_kafkalite.broker.replication.replica_services import ReplicaServices, ignored
+from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas
+from spark_kafkalite.broker.waiting.purgatory import DelayedOperation
 from spark_kafkalite.errors import FencedLeaderEpoch, KafkaError, KafkaStorageError, UnknownLeaderEpoch
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import BrokerId, TopicPartition
-from spark_kafkalite.net.io_threads import IoThreads
 from spark_kafkalite.registry.cluster.cluster_state import NO_ORDER, PartitionState
 
 logger = logging.getLogger(__name__)
@@ -49,71 +45,31 @@ _READ_AGAIN_S = 10.0
 Role = Leader | Follower | NoLeader
 
 
-def _ignored(*_: object) -> None: ...
-
-
-class _NoIsrLooks:
-    """Before replication has begun, ISRs do not change."""
-
-    def look(self, leader: Leader, in_s: float = 0.0) -> None: ...
-
-
 @dataclass
-class PartitionServices:
-    """What every partition shares; made once by the broker. Replication puts in what it does, when it begins."""
+class PartitionServices(ReplicaServices):
+    """What every partition shares."""
 
-    broker_id: int
-    clock: Clock
-    io: IoThreads
-    purgatory: Purgatory
-    max_decompressed_bytes: int
-    on_storage_failure: Callable[[Partition, BaseException], None] = _ignored
-    # None where nothing is counted.
-    meters: LogMeters | None = None
-    throttle_windows: InitVar[Windows | None] = None
-    # replica.fetch.backoff.ms
-    follower_backoff_s: float = 1.0
-    high_watermark_requires_min_insync: bool = True
-    # The registered brokers, and who looks after the ISRs of what this one leads.
-    live_brokers: LiveBrokers = dict
-    isr_changes: IsrLooks = field(default_factory=_NoIsrLooks)
-    # Whether the registry has this run of the broker as a member of a partition's ISR.
-    is_member: Callable[[TopicPartition], bool] = lambda topic_partition: False
-    # Whether this broker is a replica that a reassignment adds.
-    is_added: Callable[[TopicPartition], bool] = lambda topic_partition: False
-    # Whether this broker is a replica that a reassignment adds, and not in sync yet.
-    joins_flushed: Callable[[TopicPartition], bool] = lambda topic_partition: False
-    # Told when a follower has committed records that the log of the partition's leader, this broker, lacks.
-    on_lacking: Callable[[TopicPartition], None] = _ignored
+    on_storage_failure: Callable[[Partition, BaseException], None] = field(default=ignored)
     # Told which offsets of a log that other brokers have, too, are found to be damaged, and why.
-    on_damage_found: Callable[[Partition, Sequence[tuple[int, int]], str], None] = _ignored
+    on_damage_found: Callable[[Partition, Sequence[tuple[int, int]], str], None] = field(default=ignored)
     # Told when a follower's log has other sound batches than its leader's.
-    on_differing: Callable[[Partition], None] = _ignored
+    on_differing: Callable[[Partition], None] = field(default=ignored)
     # Told when a partition's disk has failed, so that nobody waits for it.
     on_offline: list[Callable[[Partition], None]] = field(default_factory=list)
     # Told when a partition's disk has refused records for want of room, so that others may go on without it.
-    on_full: Callable[[Partition], None] = _ignored
+    on_full: Callable[[Partition], None] = field(default=ignored)
     # Told which partitions lie on a disk that does not answer, so that others may go on without it.
-    on_hanging: Callable[[Sequence[Partition]], None] = _ignored
+    on_hanging: Callable[[Sequence[Partition]], None] = field(default=ignored)
     # Told when records of a partition are known to be missing here, or not to be readable, or are healed.
-    on_damaged: Callable[[Partition], None] = _ignored
-    # Told which partition's log is gone, and the topic's id, so that those lead that have it.
-    on_log_lost: Callable[[TopicPartition, bytes], None] = _ignored
+    on_damaged: Callable[[Partition], None] = field(default=ignored)
     # Told when a partition begins to lead under an epoch, and when it ceases to lead.
     on_role_change: list[Callable[[Partition], None]] = field(default_factory=list)
     # Told when a partition has another role; with a Follower it is to be copied from its leader.
-    on_following: Callable[[Partition], None] = _ignored
+    on_following: Callable[[Partition], None] = field(default=ignored)
     # Told when a truncation has ended, so that the partition can have another role again.
     on_settled: list[Callable[[Partition], None]] = field(default_factory=list)
     # Told where a follower's log should start, with its leader's.
-    on_leader_log_start: Callable[[Partition, int], None] = _ignored
-    # Told when a follower has said that its log starts later than before.
-    on_follower_log_start: Callable[[], None] = _ignored
-
-    def __post_init__(self, throttle_windows: Windows | None) -> None:
-        # What followers may copy from this broker in a second, and this broker as a follower.
-        self.leader_throttle = ReplicationThrottle(self.purgatory.now_s, throttle_windows)
-        self.follower_throttle = ReplicationThrottle(self.purgatory.now_s, throttle_windows)
+    on_leader_log_start: Callable[[Partition, int], None] = field(default=ignored)
 
 
 class Partition:
@@ -478,7 +434,7 @@ class Partition:
             damage.accept()
             damage.tell()
             # Also where nobody had been told of what the last run has known.
-            self._services.io.submit(damage.try_to_write, _ignored, _ignored)
+            self._services.io.submit(damage.try_to_write, ignored, ignored)
 
     def damage_changed(self) -> None:
         """Have the damage healed where another broker has the records, and read again where none has."""
@@ -491,7 +447,7 @@ class Partition:
             # No other broker has it, and perhaps it can be read again.
             asyncio.get_running_loop().call_later(_READ_AGAIN_S, self._read_again)
             return
-        self._services.io.submit(damage.try_to_write, _ignored, _ignored)
+        self._services.io.submit(damage.try_to_write, ignored, ignored)
 
     def damage_reported(self) -> None:
         """Accept what this leader and every other replica lack: no replica can heal it. Hand over to a damaged replica

@@ -69,7 +69,6 @@ class Stage:
             self.io,
             Purgatory(loop),
             1 << 26,
-            lambda partition, error: None,  # type: ignore[arg-type]
         )
         services.on_role_change.append(
             lambda partition: self.roles.append((partition.is_leader, partition.leader_epoch))

@@ -77,7 +77,7 @@ class Harness:
             self.io,  # type: ignore[arg-type]
             Purgatory(loop),
             1 << 26,
-            self._storage_failed,
+            on_storage_failure=self._storage_failed,
         )
         self.services = services
 

@@ -47,7 +47,7 @@ class World:
             self.threads,  # type: ignore[arg-type]
             Purgatory(loop),
             1 << 26,
-            lambda partition, error: partition.go_offline(error),
+            on_storage_failure=lambda partition, error: partition.go_offline(error),
         )
         self.retention = Retention(
             loop,
