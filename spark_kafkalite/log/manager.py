@@ -34,15 +34,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ConfigError, KafkaStorageError
 from spark_kafkalite.log.directories.checkpoints import CheckpointJob, Checkpoints
 from spark_kafkalite.log.directories.disk import FailureKind, LogDirectory, kind_of, text_of
 from spark_kafkalite.log.directories.log_dirs import LogDirectories
-from spark_kafkalite.log.directories.runs import Run, forget_runs, prove_runs, write_run
-from spark_kafkalite.log.directories.siblings import find_siblings, how_to_go_on
+from spark_kafkalite.log.directories.runs import Runs
+from spark_kafkalite.log.directories.siblings import how_to_go_on
 from spark_kafkalite.log.directories.unopened import LogLimit, Unopened
 from spark_kafkalite.log.files.awaiting_logs import awaiting_in
 from spark_kafkalite.log.files.deletions import DeletionJob, Deletions
@@ -51,12 +50,10 @@ from spark_kafkalite.log.files.log_files import LogRefused
 from spark_kafkalite.log.files.open_files import DEFAULT_CAPACITY, OpenFiles
 from spark_kafkalite.log.files.small_files import (
     CLEAN_SHUTDOWN_FILE,
-    RUN_FILE,
 )
 from spark_kafkalite.log.loading.holes import StoppedLog, marker_text
 from spark_kafkalite.log.loading.loader import (
     FoundLog,
-    Identities,
     Loading,
     report_vanished,
     survey,
@@ -65,24 +62,22 @@ from spark_kafkalite.log.loading.loader import (
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.log.making import MakeLogsJob
+from spark_kafkalite.log.opening import Opening
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits
 from spark_kafkalite.log.retiring import Retiring
 from spark_kafkalite.log.segments.swap import Swap, forget_swap
 from spark_kafkalite.log.strays import FateOf, StraysJob
-from spark_kafkalite.log.taking_back import AwaitingLogs, TakeBackJob
+from spark_kafkalite.log.taking_back import AwaitingLogs
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.log.truncation import truncate_fully
-from spark_kafkalite.model import Incarnation, TopicPartition, topic_name_problem
+from spark_kafkalite.model import TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
 
 # With more logs to sync than this, the whole file system is synced at once: a sync of each of a thousand logs takes ten
 # seconds, while syncing everything also waits for what others have written.
 _SYNCED_ONE_BY_ONE = 32
-
-# With more such logs at a start no earlier run is proven: each of them is taken out of a state of the registry.
-MOST_NOT_WHOLE: Final = 1_000
 
 ConfigOf = Callable[[str], TopicConfig]
 
@@ -123,25 +118,33 @@ class LogManager:
         self.dirty: set[PartitionLog] = set()
         # Whether all directories were left by an orderly stop; known after load.
         self.was_clean = True
-        # Whether each of them has said so itself; one without logs is clean without a word.
-        self._all_marked = True
         self._clock = clock
         self._config_of = config_of
         self.producer_limits = producer_limits if producer_limits is not None else ProducerIdLimits()
         self._files = OpenFiles(fs, open_files)
-        # What the logs of each log directory share.
-        self._hosts: dict[str, LogHost] = {}
         self._topic_id_of = topic_id_of
         self._unopened = Unopened(log_limit)
         # Logs that the checkpoints name and whose directories are gone: the topic's id and where the log had ended.
         self._vanished: dict[TopicPartition, tuple[bytes | None, int]] = {}
-        self._identities = Identities(fs, ())
         self._deletions = Deletions(fs)
         self._loading = Loading(clock)
         # How log starts move: see log_starts.
         self.log_starts = LogStarts(fs, self.log_dirs)
         self.checkpoints = Checkpoints(fs, self.directories, self.logs, self._unopened, self.log_starts)
-        self._awaiting = AwaitingLogs()
+        # Which earlier runs have lost nothing: see runs.
+        self.runs = Runs(fs, self.directories, self.log_starts)
+        self._opening = Opening(
+            fs,
+            self.logs,
+            self._unopened,
+            self.directories,
+            checkpoints=self.checkpoints,
+            config_of=config_of,
+            make_host=self._make_host,
+            on_disk_lost=self.runs.forget,
+        )
+        # Logs that were set aside until the registry has their topics again.
+        self.awaiting = AwaitingLogs(fs, self.directories, self._opening)
         # How logs go out of use: see retiring.
         self.retiring = Retiring(
             fs,
@@ -153,7 +156,7 @@ class LogManager:
             log_starts=self.log_starts,
             deletions=self._deletions,
             config_of=config_of,
-            awaiting=self._awaiting,
+            awaiting=self.awaiting,
         )
         self._closed = False
 
@@ -188,7 +191,7 @@ class LogManager:
             found += here.logs
             misplaced += here.misplaced
             self.was_clean &= here.clean
-            self._all_marked &= here.marked
+            self.runs.stopped_in_order &= here.marked
             self.checkpoints.high_watermarks.update(here.high_watermarks)
             vanished.update({key: (directory.path, *offsets) for key, offsets in here.vanished.items()})
             for path in here.deleted:
@@ -204,17 +207,17 @@ class LogManager:
             if self._may_exist(key.topic):
                 report_vanished(vanished[key][0], key, *vanished[key][1:])
                 self._vanished[key] = topic_id, vanished[key][2]
-        self._identities = Identities(self.fs, found, self._topic_id_of)
+        self._opening.identify(found, self._topic_id_of)
         found = self._unopened.within_limit(found)
         # With many logs to recover, all are synced at once in the end.
         unclean = {each.log_dir for each in found if not each.last_run.clean}
         sync_each = sum(not each.last_run.clean for each in found) <= _SYNCED_ONE_BY_ONE
-        self._loading.open_all(found, lambda each: self._open_found(each, sync=sync_each), threads_per_dir)
+        self._loading.open_all(found, lambda each: self._opening.open(each, sync=sync_each), threads_per_dir)
         for directory in self.directories.online:
             with contextlib.suppress(OSError):
                 # What the disk's failure costs is found by those that open logs there.
                 for awaiting in awaiting_in(self.fs, directory.path):
-                    self._awaiting.add(awaiting)
+                    self.awaiting.add(awaiting)
         for log_dir, logs in self.checkpoints.logs_by_directory().items():
             self.log_starts.take_up(log_dir, logs, self._unopened.in_directory(log_dir))
         if unclean:
@@ -266,42 +269,11 @@ class LogManager:
                 # truncation, can end it.
                 logger.warning("%s; it is tried again", reason)
 
-    def proven_runs(self, boot_id: str) -> tuple[Incarnation, ...]:
-        """Return the earlier runs of the broker that have lost nothing but what :meth:`not_whole` names, the last one
-        first. To be called once, when the logs are loaded. See ``runs``."""
-        away = [directory.path for directory in self.directories if directory.offline is not None]
-        away += self.directories.missing.values()
-        why = f"log directory {away[0]} is not in use" if away else ""
-        if not why and len(self.not_whole()) > MOST_NOT_WHOLE:
-            why = f"{len(self.not_whole())} logs lack records, have damage, are missing or could not be opened"
-        return prove_runs(self.fs, self._run_directories(), boot_id, stopped_in_order=self._all_marked, why_not=why)
-
     def not_whole(self) -> dict[TopicPartition, str]:
         """Return the logs that may lack what an earlier run had written, though it is proven, each with the reason."""
         found = {key: "lacks records, or has damage" for key, log in self.logs.items() if not log.was_whole}
         found |= dict.fromkeys(self._vanished, "is missing")
         return found | dict.fromkeys((each.key for each in self._unopened), "could not be opened")
-
-    def forget_runs(self) -> None:
-        """Have no earlier run proven, also by a later start, until :meth:`begin_run`."""
-        forget_runs(self.fs, self.log_dirs)
-
-    def begin_run(self, incarnation: Incarnation, boot_id: str, proven: tuple[Incarnation, ...]) -> None:
-        """Note that this run of the broker writes from now on, and that it proves these earlier ones."""
-        online = self._run_directories()
-        run = Run(incarnation, boot_id, frozenset(online.values()), proven)
-        for path in online:
-            try:
-                self.directories[path].persist(partial(write_run, self.fs, path, run))
-                self.directories[path].persist(partial(self.log_starts.begin, path))
-            except OSError as error:
-                # Then the next run proves nothing of this one; the one before it has the word in this directory still.
-                logger.warning("cannot write %s/%s: %s", path, RUN_FILE, text_of(error))
-
-    def _run_directories(self) -> dict[str, str]:
-        """Return the directories that are in use, by path, each with its id."""
-        ids = {path: directory_id for directory_id, path in find_siblings(self.fs, self.log_dirs).present.items()}
-        return {directory.path: ids[directory.path] for directory in self.directories.online if directory.path in ids}
 
     @property
     def remaining_logs(self) -> int:
@@ -312,66 +284,17 @@ class LogManager:
         """Have ``load`` end soon. May be called from any thread, before ``load`` too."""
         self._loading.interrupt()
 
-    def _open_found(self, found: FoundLog, *, sync: bool) -> None:
-        if self.directories[found.log_dir].offline is None:
-            self._take_opened(found, lambda: self._open_own(found, sync=sync))
-
-    def _open_own(self, found: FoundLog, *, sync: bool) -> PartitionLog | None:
-        """Open a log, or set it aside when it is that of another topic; then return None."""
-        topic_id = self._identities.topic_id_in(found)
-        if not self._identities.is_foreign(found, topic_id):
-            return self._open_log(found, topic_id, sync=sync)
-        self._identities.set_aside(found)
-        self.checkpoints.forget(found.key)
-        return None
-
-    def _open_log(self, found: FoundLog, topic_id: bytes | None, *, sync: bool) -> PartitionLog:
-        disk = self.directories[found.log_dir]
-        host, config = self._host_of(disk), self._config_of(found.key.topic)
-        # Recovery writes indexes and snapshots, and can begin again from any state that it has left.
-        return disk.persist(
-            lambda: PartitionLog.open(host, found.path, found.key, topic_id, config, found.last_run, sync=sync)
+    def _make_host(self, disk: LogDirectory) -> LogHost:
+        return LogHost(
+            self._files,
+            self._clock,
+            disk,
+            self.producer_limits,
+            on_dirty=self.dirty.add,
+            note_recovery_points=partial(self.checkpoints.note_recovery_points, disk.path),
+            note_truncated=self.log_starts.note_truncated,
+            on_bytes=self._loading.on_bytes,
         )
-
-    def _take_opened(self, found: FoundLog, opened: Callable[[], PartitionLog | None]) -> None:
-        """Take up the log that ``opened`` returns, or what it raises."""
-        disk = self.directories[found.log_dir]
-        try:
-            log = opened()
-            if log is not None:
-                self.logs[found.key] = log
-            self._unopened.discard(found.key)
-        except KafkaStorageError as error:
-            self._unopened.add(found, str(error))
-        except OSError as error:
-            reason = f"cannot open the log {found.path}: {text_of(error)}"
-            if kind_of(error) is not FailureKind.BROKEN:
-                self._unopened.add(found, f"{reason}; it is tried again from time to time")
-            elif _is_writable(disk):
-                # A bad sector concerns the log that has it, not the others on the disk.
-                advice = (
-                    "the rest of the disk can be written, and the log is tried again from time to time; where another "
-                    "broker leads it is copied again; check the disk"
-                )
-                self._unopened.add(found, f"{reason}; {advice}", is_unreadable=True)
-            else:
-                disk.take_offline(reason)
-                forget_runs(self.fs, self.log_dirs)
-
-    def _host_of(self, disk: LogDirectory) -> LogHost:
-        host = self._hosts.get(disk.path)
-        if host is None:
-            host = self._hosts[disk.path] = LogHost(
-                self._files,
-                self._clock,
-                disk,
-                self.producer_limits,
-                on_dirty=self.dirty.add,
-                note_recovery_points=partial(self.checkpoints.note_recovery_points, disk.path),
-                note_truncated=self.log_starts.note_truncated,
-                on_bytes=self._loading.on_bytes,
-            )
-        return host
 
     def _sync_everything(self, directories: Iterable[str]) -> None:
         for path in directories:
@@ -388,7 +311,7 @@ class LogManager:
         for log in self.logs.values():
             if log.disk.path == path:
                 log.local.fail(reason)
-        forget_runs(self.fs, self.log_dirs)
+        self.runs.forget()
         for listener in self.on_offline:
             listener(path)
 
@@ -417,24 +340,6 @@ class LogManager:
             return f"the log of {found.key} is not open: {self._unopened.reason(found.key)}"
         return None
 
-    def check_all_online(self, topic_partition: TopicPartition) -> None:
-        """Raise KafkaStorageError if a directory is offline or missing, in which the log of this partition may lie."""
-        away = {directory.path: "" for directory in self.directories if directory.offline is not None}
-        away |= {path: f" ({how_to_go_on(directory_id)})" for directory_id, path in self.directories.missing.items()}
-        if away:
-            raise KafkaStorageError(
-                f"{topic_partition} has no log in the directories that can be read; it may lie in "
-                f"{', '.join(path + remedy for path, remedy in away.items())}, which is offline: repair the disk and "
-                "restart the broker, or delete the topic"
-            )
-
-    def check_room(self) -> None:
-        """Raise KafkaStorageError when no directory takes records, so that a new log could hold nothing."""
-        for directory in self.directories.online:
-            directory.look()
-        if self.directories.online and all(directory.refusal is not None for directory in self.directories.online):
-            raise KafkaStorageError("; ".join(str(directory.refusal) for directory in self.directories.online))
-
     def create(self, topic_partition: TopicPartition, topic_id: bytes | None) -> PartitionLog:
         """Make the log of a new partition, or return the existing one with the same topic id.
 
@@ -444,7 +349,7 @@ class LogManager:
         if topic_partition not in self.logs:
             self._unopened.check_limit(f"the log of {topic_partition}", len(self.logs))
         if topic_partition in self._unopened:
-            self._open_found(self._unopened.found(topic_partition), sync=True)
+            self._opening.open(self._unopened.found(topic_partition), sync=True)
             if topic_partition in self._unopened:
                 raise KafkaStorageError(self._unopened.reason(topic_partition))
         log = self.logs.get(topic_partition)
@@ -530,7 +435,7 @@ class LogManager:
         return MakeLogsJob(makes)
 
     def _new_log(self, disk: LogDirectory, key: TopicPartition, topic_id: bytes | None) -> Callable[[], PartitionLog]:
-        host, config = self._host_of(disk), self._config_of(key.topic)
+        host, config = self._opening.host_of(disk), self._config_of(key.topic)
         return partial(PartitionLog.create, host, f"{disk.path}/{key}", key, topic_id, config)
 
     def finish_making(self, job: MakeLogsJob) -> list[PartitionLog]:
@@ -542,31 +447,6 @@ class LogManager:
             # The settings may have changed meanwhile.
             log.update_config(self._config_of(log.topic_partition.topic))
         return job.made
-
-    def awaits(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
-        """Return whether a log of this topic is set aside until the registry has the topic again."""
-        return self._awaiting.find(topic_partition, topic_id) is not None
-
-    def start_taking_back(self, topic_partition: TopicPartition, topic_id: bytes) -> TakeBackJob | None:
-        """Begin to use a log again that awaits its topic; None where it was removed. Raises KafkaStorageError while its
-        directory is offline.
-
-        The caller runs the job in a thread, and then calls ``finish_taking_back`` in its own.
-        """
-        awaiting = self._awaiting.pop(topic_partition, topic_id)
-        if (reason := self.directories[awaiting.log_dir].offline) is not None:
-            self._awaiting.add(awaiting)
-            raise KafkaStorageError(f"{awaiting.path} cannot be used again: {reason}")
-        if not self.fs.exists(awaiting.path):
-            return None
-        return TakeBackJob(self.fs, awaiting, partial(self._open_log, topic_id=topic_id, sync=True))
-
-    def finish_taking_back(self, job: TakeBackJob) -> None:
-        """Have the log that was taken back among the others, or among those that could not be opened."""
-        if job.opened.done():
-            self._take_opened(job.found, job.opened.result)
-        else:
-            self._awaiting.add(job.awaiting)
 
     def delete_files(self, log: PartitionLog, paths: Sequence[str]) -> None:
         """Have files that ``LocalLog.retire`` has renamed removed after the topic's ``file.delete.delay.ms``."""
@@ -691,11 +571,3 @@ class LogManager:
         """Let go of everything as a crash would: nothing is synced or written."""
         self._closed = True
         self._close_rest()
-
-
-def _is_writable(disk: LogDirectory) -> bool:
-    try:
-        disk.probe()
-    except OSError:
-        return False
-    return True

@@ -52,7 +52,7 @@ class HostedLogs:
         try:
             is_missed = log is None and not self._logs.knows(topic_partition) and not _is_new(state, me)
             if is_missed:
-                self._logs.check_all_online(topic_partition)
+                self._logs.directories.check_all_online(topic_partition)
             if log is not None and (why := _why_foreign(log, topic_id, state)):
                 kept = self._logs.retiring.set_aside(topic_partition, awaits_topic=True)
                 logger.warning("the log of %s %s; its files are kept in %s", topic_partition, why, kept)
@@ -76,7 +76,7 @@ class HostedLogs:
         logs = self._logs
         return (
             _is_new(state, me)
-            and not (logs.knows(topic_partition) or logs.awaits(topic_partition, topic_id))
+            and not (logs.knows(topic_partition) or logs.awaiting.has(topic_partition, topic_id))
             and topic_partition not in self._lost
             and topic_partition not in self.refused
         )
@@ -220,7 +220,7 @@ class HostedLogs:
                 key = TopicPartition(name, number)
                 log = self._logs.get(key)
                 is_gone = not self._logs.knows(key) if log is None else _why_foreign(log, topic.topic_id, state)
-                if self._logs.awaits(key, topic.topic_id):
+                if self._logs.awaiting.has(key, topic.topic_id):
                     continue
                 if is_gone and others_with_log(state, self._me):
                     self._lost[key] = topic.topic_id

@@ -80,12 +80,12 @@ class LogRetirement:
         """Use a log again that was set aside because its topic had vanished. Raises OSError and KafkaStorageError."""
         if self._logs.get(topic_partition) is not None:
             yield from self.set_aside(topic_partition, "it is not that of the topic that has its name now")
-        job = self._logs.start_taking_back(topic_partition, topic_id)
+        job = self._logs.awaiting.start_taking_back(topic_partition, topic_id)
         if job is not None:
             try:
                 yield from in_thread(self._io, self._loop, job.run)
             finally:
-                self._logs.finish_taking_back(job)
+                self._logs.awaiting.finish_taking_back(job)
             logger.info("the log of %s is in use again, because its topic is in the registry again", topic_partition)
 
     def _run(self, job: RetireJob) -> Work[None]:

@@ -435,7 +435,7 @@ class Replicas:
             return self._leave(topic_partition) if self._logs.knows(topic_partition) else None
         self._left_at_s.pop(topic_partition, None)
         partition = self._partitions.get(topic_partition)
-        if partition is None and self._logs.awaits(topic_partition, topic.topic_id):
+        if partition is None and self._logs.awaiting.has(topic_partition, topic.topic_id):
             return self._take_back(topic_partition, topic.topic_id)
         if state.unreadable or (partition is None and state.epochs_are_used_up):
             self._hosted_logs.refuse_for_state(topic_partition, state)
@@ -615,7 +615,7 @@ class Replicas:
 
     def check_room(self) -> None:
         """Raise KafkaStorageError (56) when no log directory takes records."""
-        self._logs.check_room()
+        self._logs.directories.check_room()
 
     # Failure and end ------------------------------------------------------------------------------------------------
 

@@ -120,16 +120,16 @@ async def load_logs(
     follow(given.config, ground.settings.current)
     ground.settings.add_listener(follow)
     await replicas.compare_logs()
-    proven = logs.proven_runs(boot_id)
-    not_whole = logs.not_whole() if proven else {}
-    if not_whole:
+    not_whole = logs.not_whole()
+    proven = logs.runs.proven(boot_id, len(not_whole))
+    if proven and not_whole:
         # Until the states are written: after a crash they must not name logs that the next start takes as complete.
-        logs.forget_runs()
+        logs.runs.forget()
         me = given.config.broker_id
         unproven = UnprovenLogs(ground.loop, ground.slices, ground.view, me, lambda: membership.session.store)
         if not await unproven.take_back(not_whole):
             proven = ()
-    logs.begin_run(ground.incarnation, boot_id, proven)
+    logs.runs.begin(ground.incarnation, boot_id, proven)
     return proven
 
 

@@ -28,6 +28,7 @@ from spark_kafkalite.log.directories.siblings import (
 from spark_kafkalite.log.files.file_kind import Kind
 from spark_kafkalite.log.files.fs import Fs, Lock
 from spark_kafkalite.log.files.small_files import LOCK_FILE, META_FILE, CheckpointError, read_meta, write_meta
+from spark_kafkalite.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,25 @@ class LogDirectories:
                 f"no log directory can be used: {reasons}; {remedy}, or name other directories in log.dirs, and start "
                 "the broker again"
             )
+
+    def check_all_online(self, topic_partition: TopicPartition) -> None:
+        """Raise KafkaStorageError if a directory is offline or missing, in which the log of this partition may lie."""
+        away = {directory.path: "" for directory in self if directory.offline is not None}
+        away |= {path: f" ({how_to_go_on(directory_id)})" for directory_id, path in self.missing.items()}
+        if away:
+            raise KafkaStorageError(
+                f"{topic_partition} has no log in the directories that can be read; it may lie in "
+                f"{', '.join(path + remedy for path, remedy in away.items())}, which is offline: repair the disk and "
+                "restart the broker, or delete the topic"
+            )
+
+    def check_room(self) -> None:
+        """Raise KafkaStorageError when no directory takes records, so that a new log could hold nothing."""
+        online = self.online
+        for directory in online:
+            directory.look()
+        if online and all(directory.refusal is not None for directory in online):
+            raise KafkaStorageError("; ".join(str(directory.refusal) for directory in online))
 
     def open(self) -> None:
         """Make and lock the directories. ConfigError when one is in use or Apache Kafka's, or none can be used."""

@@ -32,18 +32,25 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from spark_kafkalite.errors import KafkaliteError
+from spark_kafkalite.log.directories.disk import text_of
+from spark_kafkalite.log.directories.log_dirs import LogDirectories
+from spark_kafkalite.log.directories.siblings import find_siblings
 from spark_kafkalite.log.files.fs import Fs, replace_file
 from spark_kafkalite.log.files.small_files import RUN_FILE, CheckpointError, read_small
+from spark_kafkalite.log.log_starts import LogStarts
 from spark_kafkalite.model import Incarnation
 from spark_kafkalite.records.layout import MAX_INT64
 
 logger = logging.getLogger(__name__)
 
 MOST_PROVEN: Final = 16
+# With more such logs at a start no earlier run is proven: each of them is taken out of a state of the registry.
+MOST_NOT_WHOLE: Final = 1_000
 _BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
 
 
@@ -80,25 +87,6 @@ def proven_runs(found: Mapping[str, Run | None], boot_id: str, *, stopped_in_ord
     return (run.incarnation, *run.proven)[:MOST_PROVEN]
 
 
-def prove_runs(
-    fs: Fs, directories: Mapping[str, str], boot_id: str, *, stopped_in_order: bool, why_not: str
-) -> tuple[Incarnation, ...]:
-    """As :func:`proven_runs`, for log directories by path, each with its id. ``why_not`` is what is against any proof,
-    "" if nothing is; it is logged when there is something to prove."""
-    found = {directory_id: read_run(fs, path) for path, directory_id in directories.items()}
-    proven = () if why_not else proven_runs(found, boot_id, stopped_in_order=stopped_in_order)
-    if not proven and any(found.values()):
-        why_not = why_not or (
-            "the last stop was not in order, or the log directories were not used together, or are copies"
-        )
-        logger.warning(
-            "the logs are not proven to be whole: %s; partitions with other replicas are led by those until this "
-            "broker has caught up",
-            why_not,
-        )
-    return proven
-
-
 def read_run(fs: Fs, directory: str) -> Run | None:
     """Return the content of the file in a log directory, None when there is none, or it is damaged (which is
     logged)."""
@@ -133,16 +121,64 @@ def write_run(fs: Fs, directory: str, run: Run) -> None:
     replace_file(fs, path, lambda file: json.dumps({**fields, "file": file.identity()}).encode())
 
 
-def forget_runs(fs: Fs, directories: Iterable[str]) -> None:
-    """Take the proof away, as far as the disks let themselves be written."""
-    for directory in directories:
-        with contextlib.suppress(OSError, KafkaliteError):
-            fs.unlink(f"{directory}/{RUN_FILE}")
-            fs.sync_directory(directory)
-
-
 def _incarnation(text: object) -> Incarnation:
     number = int(str(text))
     if not 0 < number <= MAX_INT64:
         raise ValueError(f"{number} is no incarnation")
     return Incarnation(number)
+
+
+class Runs:
+    """The files of all log directories."""
+
+    def __init__(self, fs: Fs, directories: LogDirectories, log_starts: LogStarts) -> None:
+        self._fs = fs
+        self._directories = directories
+        self._log_starts = log_starts
+        # Whether every directory has the marker of a clean stop; one without logs is clean without a word.
+        self.stopped_in_order = True
+
+    def proven(self, boot_id: str, not_whole: int) -> tuple[Incarnation, ...]:
+        """Return the earlier runs of the broker that have lost nothing but so many logs, which are ``not_whole``, the
+        last run first. To be called once, when the logs are loaded. What is against it is logged."""
+        away = [each.path for each in self._directories if each.offline is not None]
+        away += self._directories.missing.values()
+        why = f"log directory {away[0]} is not in use" if away else ""
+        if not why and not_whole > MOST_NOT_WHOLE:
+            why = f"{not_whole} logs lack records, have damage, are missing or could not be opened"
+        found = {directory_id: read_run(self._fs, path) for path, directory_id in self._in_use().items()}
+        proven = () if why else proven_runs(found, boot_id, stopped_in_order=self.stopped_in_order)
+        if not proven and any(found.values()):
+            logger.warning(
+                "the logs are not proven to be whole: %s; partitions with other replicas are led by those until this "
+                "broker has caught up",
+                why or "the last stop was not in order, or the log directories were not used together, or are copies",
+            )
+        return proven
+
+    def begin(self, incarnation: Incarnation, boot_id: str, proven: tuple[Incarnation, ...]) -> None:
+        """Note that this run of the broker writes from now on, and that it proves these earlier ones."""
+        in_use = self._in_use()
+        run = Run(incarnation, boot_id, frozenset(in_use.values()), proven)
+        for path in in_use:
+            directory = self._directories[path]
+            try:
+                directory.persist(partial(write_run, self._fs, path, run))
+                directory.persist(partial(self._log_starts.begin, path))
+            except OSError as error:
+                # Then the next run proves nothing of this one; the one before it has the word in this directory still.
+                logger.warning("cannot write %s/%s: %s", path, RUN_FILE, text_of(error))
+
+    def forget(self) -> None:
+        """Have no earlier run proven, also by a later start, until :meth:`begin`, as far as the disks let themselves be
+        written."""
+        for directory in self._directories:
+            with contextlib.suppress(OSError, KafkaliteError):
+                self._fs.unlink(f"{directory.path}/{RUN_FILE}")
+                self._fs.sync_directory(directory.path)
+
+    def _in_use(self) -> dict[str, str]:
+        """Return the directories that are in use, by path, each with its id."""
+        present = find_siblings(self._fs, [each.path for each in self._directories]).present
+        ids = {path: directory_id for directory_id, path in present.items()}
+        return {each.path: ids[each.path] for each in self._directories.online if each.path in ids}

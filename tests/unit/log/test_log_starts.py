@@ -333,7 +333,7 @@ def test_without_a_copy_of_its_own_a_broker_believes_the_checkpoint(open_manager
 def test_copy_is_there_from_the_first_run_on(open_manager: Opener, fs: MemoryFs) -> None:
     manager = open_manager()
     manager.claim(1, "cluster")
-    manager.begin_run(Incarnation(1), "boot", ())
+    manager.runs.begin(Incarnation(1), "boot", ())
     assert (fs.exists(OWN_FILE), fs.exists(FILE)) == (True, False)
     filled(manager, T0)
     left = fs.crash(CrashMode.POWER)

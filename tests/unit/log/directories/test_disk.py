@@ -354,7 +354,7 @@ def test_new_log_on_a_full_disk_leaves_nothing_behind(start: Start) -> None:
         manager.create(KEYS[0], ID)
     assert not fs.exists("/data/t-0")
     with pytest.raises(KafkaStorageError, match="takes no records"):
-        manager.check_room()
+        manager.directories.check_room()
 
 
 def test_directory_that_cannot_be_opened_is_offline_and_what_may_lie_there_is_not_made_anew(start: Start) -> None:
@@ -371,7 +371,7 @@ def test_directory_that_cannot_be_opened_is_offline_and_what_may_lie_there_is_no
         f"Permission denied (the broker runs as user id {os.geteuid()}, which must be able to write /b/.lock)"
     ]
     with pytest.raises(KafkaStorageError, match="it may lie in /b"):
-        again.check_all_online(KEYS[1])
+        again.directories.check_all_online(KEYS[1])
 
 
 def test_older_log_of_a_directory_that_was_offline_is_set_aside(clock: ManualClock, start: Start) -> None:

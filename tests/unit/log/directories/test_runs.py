@@ -104,8 +104,8 @@ class Broker:
         self.manager.claim(1, "cluster")
         self.manager.load()
         self.incarnation = Incarnation(self.incarnation + 1)
-        proven = self.manager.proven_runs(self.boot)
-        self.manager.begin_run(self.incarnation, self.boot, proven)
+        proven = self.manager.runs.proven(self.boot, len(self.manager.not_whole()))
+        self.manager.runs.begin(self.incarnation, self.boot, proven)
         return proven
 
     def append(self, key: TopicPartition = T0, count: int = 1) -> PartitionLog:

@@ -69,7 +69,7 @@ def test_log_of_a_directory_that_is_away_is_not_made_anew(
     assert "log directory /b " in line and f"log.dirs.lost={id_of_b}" in line
     assert set(again.logs) == {KEYS[0]}
     with pytest.raises(KafkaStorageError, match=rf"t-1 has no log .* it may lie in /b .*log\.dirs\.lost={id_of_b}"):
-        again.check_all_online(KEYS[1])
+        again.directories.check_all_online(KEYS[1])
     # Nothing is written where the disk belongs, and it is missed until it is back.
     assert not any(path.startswith("/b/") for path in fs.files()) or how == "not named"
     assert again.create(TopicPartition("new", 0), ID).disk.path == "/a"
@@ -83,9 +83,9 @@ def test_directory_that_is_lost_is_forgotten(
 ) -> None:
     empty(fs, "/b")
     again = start("/a", "/b", lost=(id_of_b,))
-    again.check_all_online(KEYS[1])
+    again.directories.check_all_online(KEYS[1])
     assert again.create(KEYS[1], ID).disk.path == "/b"
-    start("/a", "/b").check_all_online(KEYS[1])
+    start("/a", "/b").directories.check_all_online(KEYS[1])
     assert not caplog.records
 
 
@@ -95,7 +95,7 @@ def test_directories_are_moved_added_and_reordered_without_ceremony(
     fs.rename("/b", "/d")
     again = start("/c", "/d", "/a")
     assert set(again.logs) == set(KEYS)
-    again.check_all_online(TopicPartition("t", 2))
+    again.directories.check_all_online(TopicPartition("t", 2))
     again.shutdown()
     assert find_siblings(fs, ["/a"]).missing.keys() == find_siblings(fs, ["/a", "/c", "/d"]).present.keys() - {
         *find_siblings(fs, ["/a"]).present
@@ -121,7 +121,7 @@ def test_other_disk_in_the_place_of_one(
     again = start("/a", "/b")
     assert f"log directory /b (directory.id {id_of_b}) is missing" in caplog.text
     with pytest.raises(KafkaStorageError):
-        again.check_all_online(KEYS[1])
+        again.directories.check_all_online(KEYS[1])
 
 
 def test_directories_of_older_brokers_join_and_keep_what_they_say(start: Start, fs: MemoryFs) -> None:

@@ -56,8 +56,8 @@ def ends(manager: LogManager) -> dict[TopicPartition, int]:
 def test_logs_are_recovered_in_threads(crashed: MemoryFs, open_manager: Opener, threads: int) -> None:
     manager = open_manager(crashed)
     names = set()
-    open_found = manager._open_found
-    manager._open_found = lambda *a, **k: (names.add(threading.current_thread().name), open_found(*a, **k))  # type: ignore
+    open_found = manager._opening.open
+    manager._opening.open = lambda *a, **k: (names.add(threading.current_thread().name), open_found(*a, **k))  # type: ignore
     manager.load(threads)
     assert ends(manager) == {key: 2 * (10 + number) for number, key in enumerate(KEYS)}
     assert not manager.was_clean
