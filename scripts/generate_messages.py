@@ -335,15 +335,12 @@ def default_of_row(row: Row) -> str | None:
 
 
 def write_struct(struct: Struct, api: SchemaOfApi, kind: str) -> str:
-    if struct.is_message:
-        bases = f"{kind.title()}Body, api_key=ApiKey.{api.key.name}"
-        text = f"The body of {article(api.name)} {api.name} {kind}, versions {api_span(api)}."
-    else:
-        versions = sorted({version for row in struct.rows for version in row.versions})
-        bases = "Message"
-        text = f"Part of {api.name}{kind.title()}, versions {span(versions[0], versions[-1])}."
-    lines = [f"class {struct.name}({bases}):", f'    """{text}"""']
     declared = [line for row in struct.rows for line in field_lines(row)]
+    if not struct.is_message:
+        # Its fields say in which versions it is there.
+        return "\n".join([f"class {struct.name}(Message):", *declared])
+    text = f"The body of {article(api.name)} {api.name} {kind}, versions {api_span(api)}."
+    lines = [f"class {struct.name}({kind.title()}Body, api_key=ApiKey.{api.key.name}):", f'    """{text}"""']
     return "\n".join([*lines, "", *declared] if declared else lines)
 
 

@@ -8,23 +8,17 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class EntityDataRequest(Message):
-    """Part of AlterClientQuotasRequest, versions 0-1."""
-
     entity_type: str = field("string", 0, 1)
     entity_name: str | None = field("string", 0, 1, nullable_from=0, default=None)
 
 
 class OpData(Message):
-    """Part of AlterClientQuotasRequest, versions 0-1."""
-
     key: str = field("string", 0, 1)
     value: float = field("float64", 0, 1)
     remove: bool = field("bool", 0, 1)
 
 
 class EntryDataRequest(Message):
-    """Part of AlterClientQuotasRequest, versions 0-1."""
-
     entity: list[EntityDataRequest] = field("[]EntityDataRequest", 0, 1)
     ops: list[OpData] = field("[]OpData", 0, 1)
 
@@ -37,15 +31,11 @@ class AlterClientQuotasRequest(RequestBody, api_key=ApiKey.ALTER_CLIENT_QUOTAS):
 
 
 class EntityDataResponse(Message):
-    """Part of AlterClientQuotasResponse, versions 0-1."""
-
     entity_type: str = field("string", 0, 1)
     entity_name: str | None = field("string", 0, 1, nullable_from=0, default=None)
 
 
 class EntryDataResponse(Message):
-    """Part of AlterClientQuotasResponse, versions 0-1."""
-
     error_code: int = field("int16", 0, 1)
     error_message: str | None = field("string", 0, 1, nullable_from=0, default=None)
     entity: list[EntityDataResponse] = field("[]EntityDataResponse", 0, 1)

@@ -8,15 +8,11 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class AlterableConfig(Message):
-    """Part of AlterConfigsRequest, versions 0-2."""
-
     name: str = field("string", 0, 2)
     value: str | None = field("string", 0, 2, nullable_from=0, default=None)
 
 
 class AlterConfigsResource(Message):
-    """Part of AlterConfigsRequest, versions 0-2."""
-
     resource_type: int = field("int8", 0, 2)
     resource_name: str = field("string", 0, 2)
     configs: list[AlterableConfig] = field("[]AlterableConfig", 0, 2)
@@ -30,8 +26,6 @@ class AlterConfigsRequest(RequestBody, api_key=ApiKey.ALTER_CONFIGS):
 
 
 class AlterConfigsResourceResponse(Message):
-    """Part of AlterConfigsResponse, versions 0-2."""
-
     error_code: int = field("int16", 0, 2)
     error_message: str | None = field("string", 0, 2, nullable_from=0, default=None)
     resource_type: int = field("int8", 0, 2)

@@ -8,15 +8,11 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class ReassignablePartition(Message):
-    """Part of AlterPartitionReassignmentsRequest, versions 0-1."""
-
     partition_index: int = field("int32", 0, 1)
     replicas: list[int] | None = field("[]int32", 0, 1, nullable_from=0, default=None)
 
 
 class ReassignableTopic(Message):
-    """Part of AlterPartitionReassignmentsRequest, versions 0-1."""
-
     name: str = field("string", 0, 1)
     partitions: list[ReassignablePartition] = field("[]ReassignablePartition", 0, 1)
 
@@ -30,16 +26,12 @@ class AlterPartitionReassignmentsRequest(RequestBody, api_key=ApiKey.ALTER_PARTI
 
 
 class ReassignablePartitionResponse(Message):
-    """Part of AlterPartitionReassignmentsResponse, versions 0-1."""
-
     partition_index: int = field("int32", 0, 1)
     error_code: int = field("int16", 0, 1)
     error_message: str | None = field("string", 0, 1, nullable_from=0, default=None)
 
 
 class ReassignableTopicResponse(Message):
-    """Part of AlterPartitionReassignmentsResponse, versions 0-1."""
-
     name: str = field("string", 0, 1)
     partitions: list[ReassignablePartitionResponse] = field("[]ReassignablePartitionResponse", 0, 1)
 

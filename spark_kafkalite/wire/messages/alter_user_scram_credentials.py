@@ -8,15 +8,11 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class ScramCredentialDeletion(Message):
-    """Part of AlterUserScramCredentialsRequest, versions 0."""
-
     name: str = field("string", 0, 0)
     mechanism: int = field("int8", 0, 0)
 
 
 class ScramCredentialUpsertion(Message):
-    """Part of AlterUserScramCredentialsRequest, versions 0."""
-
     name: str = field("string", 0, 0)
     mechanism: int = field("int8", 0, 0)
     iterations: int = field("int32", 0, 0)
@@ -32,8 +28,6 @@ class AlterUserScramCredentialsRequest(RequestBody, api_key=ApiKey.ALTER_USER_SC
 
 
 class AlterUserScramCredentialsResult(Message):
-    """Part of AlterUserScramCredentialsResponse, versions 0."""
-
     user: str = field("string", 0, 0)
     error_code: int = field("int16", 0, 0)
     error_message: str | None = field("string", 0, 0, nullable_from=0, default=None)

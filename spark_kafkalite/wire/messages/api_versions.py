@@ -15,24 +15,18 @@ class ApiVersionsRequest(RequestBody, api_key=ApiKey.API_VERSIONS):
 
 
 class ApiVersion(Message):
-    """Part of ApiVersionsResponse, versions 0-4."""
-
     api_key: int = field("int16", 0, 4)
     min_version: int = field("int16", 0, 4)
     max_version: int = field("int16", 0, 4)
 
 
 class SupportedFeatureKey(Message):
-    """Part of ApiVersionsResponse, versions 3-4."""
-
     name: str = field("string", 3, 4)
     min_version: int = field("int16", 3, 4)
     max_version: int = field("int16", 3, 4)
 
 
 class FinalizedFeatureKey(Message):
-    """Part of ApiVersionsResponse, versions 3-4."""
-
     name: str = field("string", 3, 4)
     max_version_level: int = field("int16", 3, 4)
     min_version_level: int = field("int16", 3, 4)

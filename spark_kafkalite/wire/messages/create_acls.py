@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class AclCreation(Message):
-    """Part of CreateAclsRequest, versions 1-3."""
-
     resource_type: int = field("int8", 1, 3)
     resource_name: str = field("string", 1, 3)
     resource_pattern_type: int = field("int8", 1, 3, default=3)
@@ -26,8 +24,6 @@ class CreateAclsRequest(RequestBody, api_key=ApiKey.CREATE_ACLS):
 
 
 class AclCreationResult(Message):
-    """Part of CreateAclsResponse, versions 1-3."""
-
     error_code: int = field("int16", 1, 3)
     error_message: str | None = field("string", 1, 3, nullable_from=1, default=None)
 

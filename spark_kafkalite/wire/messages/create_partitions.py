@@ -8,14 +8,10 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class CreatePartitionsAssignment(Message):
-    """Part of CreatePartitionsRequest, versions 0-3."""
-
     broker_ids: list[int] = field("[]int32", 0, 3)
 
 
 class CreatePartitionsTopic(Message):
-    """Part of CreatePartitionsRequest, versions 0-3."""
-
     name: str = field("string", 0, 3)
     count: int = field("int32", 0, 3)
     assignments: list[CreatePartitionsAssignment] | None = field("[]CreatePartitionsAssignment", 0, 3, nullable_from=0)
@@ -30,8 +26,6 @@ class CreatePartitionsRequest(RequestBody, api_key=ApiKey.CREATE_PARTITIONS):
 
 
 class CreatePartitionsTopicResult(Message):
-    """Part of CreatePartitionsResponse, versions 0-3."""
-
     name: str = field("string", 0, 3)
     error_code: int = field("int16", 0, 3)
     error_message: str | None = field("string", 0, 3, nullable_from=0, default=None)

@@ -8,22 +8,16 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class CreatableReplicaAssignment(Message):
-    """Part of CreateTopicsRequest, versions 2-7."""
-
     partition_index: int = field("int32", 2, 7)
     broker_ids: list[int] = field("[]int32", 2, 7)
 
 
 class CreatableTopicConfig(Message):
-    """Part of CreateTopicsRequest, versions 2-7."""
-
     name: str = field("string", 2, 7)
     value: str | None = field("string", 2, 7, nullable_from=2, default=None)
 
 
 class CreatableTopic(Message):
-    """Part of CreateTopicsRequest, versions 2-7."""
-
     name: str = field("string", 2, 7)
     num_partitions: int = field("int32", 2, 7)
     replication_factor: int = field("int16", 2, 7)
@@ -40,8 +34,6 @@ class CreateTopicsRequest(RequestBody, api_key=ApiKey.CREATE_TOPICS):
 
 
 class CreatableTopicConfigs(Message):
-    """Part of CreateTopicsResponse, versions 5-7."""
-
     name: str = field("string", 5, 7)
     value: str | None = field("string", 5, 7, nullable_from=5, default=None)
     read_only: bool = field("bool", 5, 7)
@@ -50,8 +42,6 @@ class CreatableTopicConfigs(Message):
 
 
 class CreatableTopicResult(Message):
-    """Part of CreateTopicsResponse, versions 2-7."""
-
     name: str = field("string", 2, 7)
     topic_id: bytes = field("uuid", 7, 7)
     error_code: int = field("int16", 2, 7)

@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class DeleteAclsFilter(Message):
-    """Part of DeleteAclsRequest, versions 1-3."""
-
     resource_type_filter: int = field("int8", 1, 3)
     resource_name_filter: str | None = field("string", 1, 3, nullable_from=1, default=None)
     pattern_type_filter: int = field("int8", 1, 3, default=3)
@@ -26,8 +24,6 @@ class DeleteAclsRequest(RequestBody, api_key=ApiKey.DELETE_ACLS):
 
 
 class DeleteAclsMatchingAcl(Message):
-    """Part of DeleteAclsResponse, versions 1-3."""
-
     error_code: int = field("int16", 1, 3)
     error_message: str | None = field("string", 1, 3, nullable_from=1, default=None)
     resource_type: int = field("int8", 1, 3)
@@ -40,8 +36,6 @@ class DeleteAclsMatchingAcl(Message):
 
 
 class DeleteAclsFilterResult(Message):
-    """Part of DeleteAclsResponse, versions 1-3."""
-
     error_code: int = field("int16", 1, 3)
     error_message: str | None = field("string", 1, 3, nullable_from=1, default=None)
     matching_acls: list[DeleteAclsMatchingAcl] = field("[]DeleteAclsMatchingAcl", 1, 3)

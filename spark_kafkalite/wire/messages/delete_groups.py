@@ -14,8 +14,6 @@ class DeleteGroupsRequest(RequestBody, api_key=ApiKey.DELETE_GROUPS):
 
 
 class DeletableGroupResult(Message):
-    """Part of DeleteGroupsResponse, versions 0-2."""
-
     group_id: str = field("string", 0, 2)
     error_code: int = field("int16", 0, 2)
 

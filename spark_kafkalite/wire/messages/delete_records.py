@@ -8,15 +8,11 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class DeleteRecordsPartition(Message):
-    """Part of DeleteRecordsRequest, versions 0-2."""
-
     partition_index: int = field("int32", 0, 2)
     offset: int = field("int64", 0, 2)
 
 
 class DeleteRecordsTopic(Message):
-    """Part of DeleteRecordsRequest, versions 0-2."""
-
     name: str = field("string", 0, 2)
     partitions: list[DeleteRecordsPartition] = field("[]DeleteRecordsPartition", 0, 2)
 
@@ -29,16 +25,12 @@ class DeleteRecordsRequest(RequestBody, api_key=ApiKey.DELETE_RECORDS):
 
 
 class DeleteRecordsPartitionResult(Message):
-    """Part of DeleteRecordsResponse, versions 0-2."""
-
     partition_index: int = field("int32", 0, 2)
     low_watermark: int = field("int64", 0, 2)
     error_code: int = field("int16", 0, 2)
 
 
 class DeleteRecordsTopicResult(Message):
-    """Part of DeleteRecordsResponse, versions 0-2."""
-
     name: str = field("string", 0, 2)
     partitions: list[DeleteRecordsPartitionResult] = field("[]DeleteRecordsPartitionResult", 0, 2)
 

@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class DeleteTopicState(Message):
-    """Part of DeleteTopicsRequest, versions 6."""
-
     name: str | None = field("string", 6, 6, nullable_from=6, default=None)
     topic_id: bytes = field("uuid", 6, 6)
 
@@ -23,8 +21,6 @@ class DeleteTopicsRequest(RequestBody, api_key=ApiKey.DELETE_TOPICS):
 
 
 class DeletableTopicResult(Message):
-    """Part of DeleteTopicsResponse, versions 1-6."""
-
     name: str | None = field("string", 1, 6, nullable_from=6)
     topic_id: bytes = field("uuid", 6, 6)
     error_code: int = field("int16", 1, 6)

@@ -20,8 +20,6 @@ class DescribeAclsRequest(RequestBody, api_key=ApiKey.DESCRIBE_ACLS):
 
 
 class AclDescription(Message):
-    """Part of DescribeAclsResponse, versions 1-3."""
-
     principal: str = field("string", 1, 3)
     host: str = field("string", 1, 3)
     operation: int = field("int8", 1, 3)
@@ -29,8 +27,6 @@ class AclDescription(Message):
 
 
 class DescribeAclsResource(Message):
-    """Part of DescribeAclsResponse, versions 1-3."""
-
     resource_type: int = field("int8", 1, 3)
     resource_name: str = field("string", 1, 3)
     pattern_type: int = field("int8", 1, 3, default=3)

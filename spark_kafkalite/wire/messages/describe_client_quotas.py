@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class ComponentData(Message):
-    """Part of DescribeClientQuotasRequest, versions 0-1."""
-
     entity_type: str = field("string", 0, 1)
     match_type: int = field("int8", 0, 1)
     match: str | None = field("string", 0, 1, nullable_from=0, default=None)
@@ -23,22 +21,16 @@ class DescribeClientQuotasRequest(RequestBody, api_key=ApiKey.DESCRIBE_CLIENT_QU
 
 
 class EntityData(Message):
-    """Part of DescribeClientQuotasResponse, versions 0-1."""
-
     entity_type: str = field("string", 0, 1)
     entity_name: str | None = field("string", 0, 1, nullable_from=0, default=None)
 
 
 class ValueData(Message):
-    """Part of DescribeClientQuotasResponse, versions 0-1."""
-
     key: str = field("string", 0, 1)
     value: float = field("float64", 0, 1)
 
 
 class EntryData(Message):
-    """Part of DescribeClientQuotasResponse, versions 0-1."""
-
     entity: list[EntityData] = field("[]EntityData", 0, 1)
     values: list[ValueData] = field("[]ValueData", 0, 1)
 

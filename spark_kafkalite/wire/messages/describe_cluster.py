@@ -16,8 +16,6 @@ class DescribeClusterRequest(RequestBody, api_key=ApiKey.DESCRIBE_CLUSTER):
 
 
 class DescribeClusterBroker(Message):
-    """Part of DescribeClusterResponse, versions 0-2."""
-
     broker_id: int = field("int32", 0, 2)
     host: str = field("string", 0, 2)
     port: int = field("int32", 0, 2)

@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class DescribeConfigsResource(Message):
-    """Part of DescribeConfigsRequest, versions 1-4."""
-
     resource_type: int = field("int8", 1, 4)
     resource_name: str = field("string", 1, 4)
     configuration_keys: list[str] | None = field("[]string", 1, 4, nullable_from=1)
@@ -24,16 +22,12 @@ class DescribeConfigsRequest(RequestBody, api_key=ApiKey.DESCRIBE_CONFIGS):
 
 
 class DescribeConfigsSynonym(Message):
-    """Part of DescribeConfigsResponse, versions 1-4."""
-
     name: str = field("string", 1, 4)
     value: str | None = field("string", 1, 4, nullable_from=1, default=None)
     source: int = field("int8", 1, 4)
 
 
 class DescribeConfigsResourceResult(Message):
-    """Part of DescribeConfigsResponse, versions 1-4."""
-
     name: str = field("string", 1, 4)
     value: str | None = field("string", 1, 4, nullable_from=1, default=None)
     read_only: bool = field("bool", 1, 4)
@@ -45,8 +39,6 @@ class DescribeConfigsResourceResult(Message):
 
 
 class DescribeConfigsResult(Message):
-    """Part of DescribeConfigsResponse, versions 1-4."""
-
     error_code: int = field("int16", 1, 4)
     error_message: str | None = field("string", 1, 4, nullable_from=1, default=None)
     resource_type: int = field("int8", 1, 4)

@@ -15,8 +15,6 @@ class DescribeGroupsRequest(RequestBody, api_key=ApiKey.DESCRIBE_GROUPS):
 
 
 class DescribedGroupMember(Message):
-    """Part of DescribeGroupsResponse, versions 0-6."""
-
     member_id: str = field("string", 0, 6)
     group_instance_id: str | None = field("string", 4, 6, nullable_from=4, default=None)
     client_id: str = field("string", 0, 6)
@@ -26,8 +24,6 @@ class DescribedGroupMember(Message):
 
 
 class DescribedGroup(Message):
-    """Part of DescribeGroupsResponse, versions 0-6."""
-
     error_code: int = field("int16", 0, 6)
     error_message: str | None = field("string", 6, 6, nullable_from=6, default=None)
     group_id: str = field("string", 0, 6)

@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class DescribableLogDirTopic(Message):
-    """Part of DescribeLogDirsRequest, versions 1-5."""
-
     topic: str = field("string", 1, 5)
     partitions: list[int] = field("[]int32", 1, 5)
 
@@ -24,8 +22,6 @@ class DescribeLogDirsRequest(RequestBody, api_key=ApiKey.DESCRIBE_LOG_DIRS):
 
 
 class DescribeLogDirsPartition(Message):
-    """Part of DescribeLogDirsResponse, versions 1-5."""
-
     partition_index: int = field("int32", 1, 5)
     partition_size: int = field("int64", 1, 5)
     offset_lag: int = field("int64", 1, 5)
@@ -37,15 +33,11 @@ class DescribeLogDirsPartition(Message):
 
 
 class DescribeLogDirsTopic(Message):
-    """Part of DescribeLogDirsResponse, versions 1-5."""
-
     name: str = field("string", 1, 5)
     partitions: list[DescribeLogDirsPartition] = field("[]DescribeLogDirsPartition", 1, 5)
 
 
 class DescribeLogDirsResult(Message):
-    """Part of DescribeLogDirsResponse, versions 1-5."""
-
     error_code: int = field("int16", 1, 5)
     log_dir: str = field("string", 1, 5)
     topics: list[DescribeLogDirsTopic] = field("[]DescribeLogDirsTopic", 1, 5)

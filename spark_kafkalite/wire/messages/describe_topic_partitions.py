@@ -8,14 +8,10 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class TopicRequest(Message):
-    """Part of DescribeTopicPartitionsRequest, versions 0."""
-
     name: str = field("string", 0, 0)
 
 
 class CursorRequest(Message):
-    """Part of DescribeTopicPartitionsRequest, versions 0."""
-
     topic_name: str = field("string", 0, 0)
     partition_index: int = field("int32", 0, 0)
 
@@ -29,8 +25,6 @@ class DescribeTopicPartitionsRequest(RequestBody, api_key=ApiKey.DESCRIBE_TOPIC_
 
 
 class DescribeTopicPartitionsResponsePartition(Message):
-    """Part of DescribeTopicPartitionsResponse, versions 0."""
-
     error_code: int = field("int16", 0, 0)
     partition_index: int = field("int32", 0, 0)
     leader_id: int = field("int32", 0, 0)
@@ -44,8 +38,6 @@ class DescribeTopicPartitionsResponsePartition(Message):
 
 
 class DescribeTopicPartitionsResponseTopic(Message):
-    """Part of DescribeTopicPartitionsResponse, versions 0."""
-
     error_code: int = field("int16", 0, 0)
     name: str | None = field("string", 0, 0, nullable_from=0, default=None)
     topic_id: bytes = field("uuid", 0, 0)
@@ -57,8 +49,6 @@ class DescribeTopicPartitionsResponseTopic(Message):
 
 
 class CursorResponse(Message):
-    """Part of DescribeTopicPartitionsResponse, versions 0."""
-
     topic_name: str = field("string", 0, 0)
     partition_index: int = field("int32", 0, 0)
 

@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class UserName(Message):
-    """Part of DescribeUserScramCredentialsRequest, versions 0."""
-
     name: str = field("string", 0, 0)
 
 
@@ -20,15 +18,11 @@ class DescribeUserScramCredentialsRequest(RequestBody, api_key=ApiKey.DESCRIBE_U
 
 
 class CredentialInfo(Message):
-    """Part of DescribeUserScramCredentialsResponse, versions 0."""
-
     mechanism: int = field("int8", 0, 0)
     iterations: int = field("int32", 0, 0)
 
 
 class DescribeUserScramCredentialsResult(Message):
-    """Part of DescribeUserScramCredentialsResponse, versions 0."""
-
     user: str = field("string", 0, 0)
     error_code: int = field("int16", 0, 0)
     error_message: str | None = field("string", 0, 0, nullable_from=0, default=None)

@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class TopicPartitions(Message):
-    """Part of ElectLeadersRequest, versions 0-2."""
-
     topic: str = field("string", 0, 2)
     partitions: list[int] = field("[]int32", 0, 2)
     desired_leaders: list[int] = field("[]int32", 2, 2, tag=10000)
@@ -26,16 +24,12 @@ class ElectLeadersRequest(RequestBody, api_key=ApiKey.ELECT_LEADERS):
 
 
 class PartitionResult(Message):
-    """Part of ElectLeadersResponse, versions 0-2."""
-
     partition_id: int = field("int32", 0, 2)
     error_code: int = field("int16", 0, 2)
     error_message: str | None = field("string", 0, 2, nullable_from=0, default=None)
 
 
 class ReplicaElectionResult(Message):
-    """Part of ElectLeadersResponse, versions 0-2."""
-
     topic: str = field("string", 0, 2)
     partition_result: list[PartitionResult] = field("[]PartitionResult", 0, 2)
 

@@ -10,8 +10,6 @@ Buffer = bytes | bytearray | memoryview
 
 
 class FetchPartition(Message):
-    """Part of FetchRequest, versions 4-18."""
-
     partition: int = field("int32", 4, 18)
     current_leader_epoch: int = field("int32", 9, 18, default=-1)
     fetch_offset: int = field("int64", 4, 18)
@@ -23,23 +21,17 @@ class FetchPartition(Message):
 
 
 class FetchTopic(Message):
-    """Part of FetchRequest, versions 4-18."""
-
     topic_id: bytes = field("uuid", 13, 18)
     topic: str = field("string", 4, 12)
     partitions: list[FetchPartition] = field("[]FetchPartition", 4, 18)
 
 
 class ReplicaState(Message):
-    """Part of FetchRequest, versions 15-18."""
-
     replica_id: int = field("int32", 15, 18, default=-1)
     replica_epoch: int = field("int64", 15, 18, default=-1)
 
 
 class ForgottenTopic(Message):
-    """Part of FetchRequest, versions 7-18."""
-
     topic_id: bytes = field("uuid", 13, 18)
     topic: str = field("string", 7, 12)
     partitions: list[int] = field("[]int32", 7, 18)
@@ -63,36 +55,26 @@ class FetchRequest(RequestBody, api_key=ApiKey.FETCH):
 
 
 class AbortedTransaction(Message):
-    """Part of FetchResponse, versions 4-18."""
-
     producer_id: int = field("int64", 4, 18)
     first_offset: int = field("int64", 4, 18)
 
 
 class EpochEndOffset(Message):
-    """Part of FetchResponse, versions 12-18."""
-
     epoch: int = field("int32", 12, 18, default=-1)
     end_offset: int = field("int64", 12, 18, default=-1)
 
 
 class LeaderIdAndEpoch(Message):
-    """Part of FetchResponse, versions 12-18."""
-
     leader_id: int = field("int32", 12, 18, default=-1)
     leader_epoch: int = field("int32", 12, 18, default=-1)
 
 
 class SnapshotId(Message):
-    """Part of FetchResponse, versions 12-18."""
-
     end_offset: int = field("int64", 12, 18, default=-1)
     epoch: int = field("int32", 12, 18, default=-1)
 
 
 class PartitionData(Message):
-    """Part of FetchResponse, versions 4-18."""
-
     partition_index: int = field("int32", 4, 18)
     error_code: int = field("int16", 4, 18)
     high_watermark: int = field("int64", 4, 18)
@@ -107,16 +89,12 @@ class PartitionData(Message):
 
 
 class FetchableTopicResponse(Message):
-    """Part of FetchResponse, versions 4-18."""
-
     topic_id: bytes = field("uuid", 13, 18)
     topic: str = field("string", 4, 12)
     partitions: list[PartitionData] = field("[]PartitionData", 4, 18)
 
 
 class NodeEndpoint(Message):
-    """Part of FetchResponse, versions 16-18."""
-
     node_id: int = field("int32", 16, 18)
     host: str = field("string", 16, 18)
     port: int = field("int32", 16, 18)

@@ -16,8 +16,6 @@ class FindCoordinatorRequest(RequestBody, api_key=ApiKey.FIND_COORDINATOR):
 
 
 class Coordinator(Message):
-    """Part of FindCoordinatorResponse, versions 4-6."""
-
     key: str = field("string", 4, 6)
     node_id: int = field("int32", 4, 6)
     host: str = field("string", 4, 6)

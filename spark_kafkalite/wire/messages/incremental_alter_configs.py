@@ -8,16 +8,12 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class AlterableConfig(Message):
-    """Part of IncrementalAlterConfigsRequest, versions 0-1."""
-
     name: str = field("string", 0, 1)
     config_operation: int = field("int8", 0, 1)
     value: str | None = field("string", 0, 1, nullable_from=0, default=None)
 
 
 class AlterConfigsResource(Message):
-    """Part of IncrementalAlterConfigsRequest, versions 0-1."""
-
     resource_type: int = field("int8", 0, 1)
     resource_name: str = field("string", 0, 1)
     configs: list[AlterableConfig] = field("[]AlterableConfig", 0, 1)
@@ -31,8 +27,6 @@ class IncrementalAlterConfigsRequest(RequestBody, api_key=ApiKey.INCREMENTAL_ALT
 
 
 class AlterConfigsResourceResponse(Message):
-    """Part of IncrementalAlterConfigsResponse, versions 0-1."""
-
     error_code: int = field("int16", 0, 1)
     error_message: str | None = field("string", 0, 1, nullable_from=0, default=None)
     resource_type: int = field("int8", 0, 1)

@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class JoinGroupRequestProtocol(Message):
-    """Part of JoinGroupRequest, versions 0-9."""
-
     name: str = field("string", 0, 9)
     metadata: bytes = field("bytes", 0, 9)
 
@@ -28,8 +26,6 @@ class JoinGroupRequest(RequestBody, api_key=ApiKey.JOIN_GROUP):
 
 
 class JoinGroupResponseMember(Message):
-    """Part of JoinGroupResponse, versions 0-9."""
-
     member_id: str = field("string", 0, 9)
     group_instance_id: str | None = field("string", 5, 9, nullable_from=5, default=None)
     metadata: bytes = field("bytes", 0, 9)

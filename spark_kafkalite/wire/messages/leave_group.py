@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class MemberIdentity(Message):
-    """Part of LeaveGroupRequest, versions 3-5."""
-
     member_id: str = field("string", 3, 5)
     group_instance_id: str | None = field("string", 3, 5, nullable_from=3, default=None)
     reason: str | None = field("string", 5, 5, nullable_from=5, default=None)
@@ -24,8 +22,6 @@ class LeaveGroupRequest(RequestBody, api_key=ApiKey.LEAVE_GROUP):
 
 
 class MemberResponse(Message):
-    """Part of LeaveGroupResponse, versions 3-5."""
-
     member_id: str = field("string", 3, 5)
     group_instance_id: str | None = field("string", 3, 5, nullable_from=3, default=None)
     error_code: int = field("int16", 3, 5)

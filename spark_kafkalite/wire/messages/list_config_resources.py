@@ -14,8 +14,6 @@ class ListConfigResourcesRequest(RequestBody, api_key=ApiKey.LIST_CONFIG_RESOURC
 
 
 class ConfigResource(Message):
-    """Part of ListConfigResourcesResponse, versions 0-1."""
-
     resource_name: str = field("string", 0, 1)
     resource_type: int = field("int8", 1, 1, default=16)
 

@@ -15,8 +15,6 @@ class ListGroupsRequest(RequestBody, api_key=ApiKey.LIST_GROUPS):
 
 
 class ListedGroup(Message):
-    """Part of ListGroupsResponse, versions 0-5."""
-
     group_id: str = field("string", 0, 5)
     protocol_type: str = field("string", 0, 5)
     group_state: str = field("string", 4, 5)

@@ -8,16 +8,12 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class ListOffsetsPartition(Message):
-    """Part of ListOffsetsRequest, versions 1-11."""
-
     partition_index: int = field("int32", 1, 11)
     current_leader_epoch: int = field("int32", 4, 11, default=-1)
     timestamp: int = field("int64", 1, 11)
 
 
 class ListOffsetsTopic(Message):
-    """Part of ListOffsetsRequest, versions 1-11."""
-
     name: str = field("string", 1, 11)
     partitions: list[ListOffsetsPartition] = field("[]ListOffsetsPartition", 1, 11)
 
@@ -32,8 +28,6 @@ class ListOffsetsRequest(RequestBody, api_key=ApiKey.LIST_OFFSETS):
 
 
 class ListOffsetsPartitionResponse(Message):
-    """Part of ListOffsetsResponse, versions 1-11."""
-
     partition_index: int = field("int32", 1, 11)
     error_code: int = field("int16", 1, 11)
     timestamp: int = field("int64", 1, 11, default=-1)
@@ -42,8 +36,6 @@ class ListOffsetsPartitionResponse(Message):
 
 
 class ListOffsetsTopicResponse(Message):
-    """Part of ListOffsetsResponse, versions 1-11."""
-
     name: str = field("string", 1, 11)
     partitions: list[ListOffsetsPartitionResponse] = field("[]ListOffsetsPartitionResponse", 1, 11)
 

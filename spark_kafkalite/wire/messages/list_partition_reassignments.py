@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class ListPartitionReassignmentsTopics(Message):
-    """Part of ListPartitionReassignmentsRequest, versions 0."""
-
     name: str = field("string", 0, 0)
     partition_indexes: list[int] = field("[]int32", 0, 0)
 
@@ -24,8 +22,6 @@ class ListPartitionReassignmentsRequest(RequestBody, api_key=ApiKey.LIST_PARTITI
 
 
 class OngoingPartitionReassignment(Message):
-    """Part of ListPartitionReassignmentsResponse, versions 0."""
-
     partition_index: int = field("int32", 0, 0)
     replicas: list[int] = field("[]int32", 0, 0)
     adding_replicas: list[int] = field("[]int32", 0, 0)
@@ -33,8 +29,6 @@ class OngoingPartitionReassignment(Message):
 
 
 class OngoingTopicReassignment(Message):
-    """Part of ListPartitionReassignmentsResponse, versions 0."""
-
     name: str = field("string", 0, 0)
     partitions: list[OngoingPartitionReassignment] = field("[]OngoingPartitionReassignment", 0, 0)
 

@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class MetadataRequestTopic(Message):
-    """Part of MetadataRequest, versions 0-13."""
-
     topic_id: bytes = field("uuid", 10, 13)
     name: str | None = field("string", 0, 13, nullable_from=10)
 
@@ -24,8 +22,6 @@ class MetadataRequest(RequestBody, api_key=ApiKey.METADATA):
 
 
 class MetadataResponseBroker(Message):
-    """Part of MetadataResponse, versions 0-13."""
-
     node_id: int = field("int32", 0, 13)
     host: str = field("string", 0, 13)
     port: int = field("int32", 0, 13)
@@ -33,8 +29,6 @@ class MetadataResponseBroker(Message):
 
 
 class MetadataResponsePartition(Message):
-    """Part of MetadataResponse, versions 0-13."""
-
     error_code: int = field("int16", 0, 13)
     partition_index: int = field("int32", 0, 13)
     leader_id: int = field("int32", 0, 13)
@@ -45,8 +39,6 @@ class MetadataResponsePartition(Message):
 
 
 class MetadataResponseTopic(Message):
-    """Part of MetadataResponse, versions 0-13."""
-
     error_code: int = field("int16", 0, 13)
     name: str | None = field("string", 0, 13, nullable_from=12)
     topic_id: bytes = field("uuid", 10, 13)

@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class OffsetCommitRequestPartition(Message):
-    """Part of OffsetCommitRequest, versions 2-10."""
-
     partition_index: int = field("int32", 2, 10)
     committed_offset: int = field("int64", 2, 10)
     committed_leader_epoch: int = field("int32", 6, 10, default=-1)
@@ -17,8 +15,6 @@ class OffsetCommitRequestPartition(Message):
 
 
 class OffsetCommitRequestTopic(Message):
-    """Part of OffsetCommitRequest, versions 2-10."""
-
     topic_id: bytes = field("uuid", 10, 10)
     name: str = field("string", 2, 9)
     partitions: list[OffsetCommitRequestPartition] = field("[]OffsetCommitRequestPartition", 2, 10)
@@ -36,15 +32,11 @@ class OffsetCommitRequest(RequestBody, api_key=ApiKey.OFFSET_COMMIT):
 
 
 class OffsetCommitResponsePartition(Message):
-    """Part of OffsetCommitResponse, versions 2-10."""
-
     partition_index: int = field("int32", 2, 10)
     error_code: int = field("int16", 2, 10)
 
 
 class OffsetCommitResponseTopic(Message):
-    """Part of OffsetCommitResponse, versions 2-10."""
-
     topic_id: bytes = field("uuid", 10, 10)
     name: str = field("string", 2, 9)
     partitions: list[OffsetCommitResponsePartition] = field("[]OffsetCommitResponsePartition", 2, 10)

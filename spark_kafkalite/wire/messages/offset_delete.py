@@ -8,14 +8,10 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class OffsetDeleteRequestPartition(Message):
-    """Part of OffsetDeleteRequest, versions 0."""
-
     partition_index: int = field("int32", 0, 0)
 
 
 class OffsetDeleteRequestTopic(Message):
-    """Part of OffsetDeleteRequest, versions 0."""
-
     name: str = field("string", 0, 0)
     partitions: list[OffsetDeleteRequestPartition] = field("[]OffsetDeleteRequestPartition", 0, 0)
 
@@ -28,15 +24,11 @@ class OffsetDeleteRequest(RequestBody, api_key=ApiKey.OFFSET_DELETE):
 
 
 class OffsetDeleteResponsePartition(Message):
-    """Part of OffsetDeleteResponse, versions 0."""
-
     partition_index: int = field("int32", 0, 0)
     error_code: int = field("int16", 0, 0)
 
 
 class OffsetDeleteResponseTopic(Message):
-    """Part of OffsetDeleteResponse, versions 0."""
-
     name: str = field("string", 0, 0)
     partitions: list[OffsetDeleteResponsePartition] = field("[]OffsetDeleteResponsePartition", 0, 0)
 

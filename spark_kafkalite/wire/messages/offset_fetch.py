@@ -8,23 +8,17 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class OffsetFetchRequestTopic(Message):
-    """Part of OffsetFetchRequest, versions 1-7."""
-
     name: str = field("string", 1, 7)
     partition_indexes: list[int] = field("[]int32", 1, 7)
 
 
 class OffsetFetchRequestTopics(Message):
-    """Part of OffsetFetchRequest, versions 8-10."""
-
     topic_id: bytes = field("uuid", 10, 10)
     name: str = field("string", 8, 9)
     partition_indexes: list[int] = field("[]int32", 8, 10)
 
 
 class OffsetFetchRequestGroup(Message):
-    """Part of OffsetFetchRequest, versions 8-10."""
-
     group_id: str = field("string", 8, 10)
     member_id: str | None = field("string", 9, 10, nullable_from=9, default=None)
     member_epoch: int = field("int32", 9, 10, default=-1)
@@ -41,8 +35,6 @@ class OffsetFetchRequest(RequestBody, api_key=ApiKey.OFFSET_FETCH):
 
 
 class OffsetFetchResponsePartition(Message):
-    """Part of OffsetFetchResponse, versions 1-7."""
-
     partition_index: int = field("int32", 1, 7)
     committed_offset: int = field("int64", 1, 7)
     committed_leader_epoch: int = field("int32", 5, 7, default=-1)
@@ -51,15 +43,11 @@ class OffsetFetchResponsePartition(Message):
 
 
 class OffsetFetchResponseTopic(Message):
-    """Part of OffsetFetchResponse, versions 1-7."""
-
     name: str = field("string", 1, 7)
     partitions: list[OffsetFetchResponsePartition] = field("[]OffsetFetchResponsePartition", 1, 7)
 
 
 class OffsetFetchResponsePartitions(Message):
-    """Part of OffsetFetchResponse, versions 8-10."""
-
     partition_index: int = field("int32", 8, 10)
     committed_offset: int = field("int64", 8, 10)
     committed_leader_epoch: int = field("int32", 8, 10, default=-1)
@@ -68,16 +56,12 @@ class OffsetFetchResponsePartitions(Message):
 
 
 class OffsetFetchResponseTopics(Message):
-    """Part of OffsetFetchResponse, versions 8-10."""
-
     topic_id: bytes = field("uuid", 10, 10)
     name: str = field("string", 8, 9)
     partitions: list[OffsetFetchResponsePartitions] = field("[]OffsetFetchResponsePartitions", 8, 10)
 
 
 class OffsetFetchResponseGroup(Message):
-    """Part of OffsetFetchResponse, versions 8-10."""
-
     group_id: str = field("string", 8, 10)
     topics: list[OffsetFetchResponseTopics] = field("[]OffsetFetchResponseTopics", 8, 10)
     error_code: int = field("int16", 8, 10)

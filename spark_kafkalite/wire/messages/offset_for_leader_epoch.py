@@ -8,16 +8,12 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class OffsetForLeaderPartition(Message):
-    """Part of OffsetForLeaderEpochRequest, versions 2-4."""
-
     partition: int = field("int32", 2, 4)
     current_leader_epoch: int = field("int32", 2, 4, default=-1)
     leader_epoch: int = field("int32", 2, 4)
 
 
 class OffsetForLeaderTopic(Message):
-    """Part of OffsetForLeaderEpochRequest, versions 2-4."""
-
     topic: str = field("string", 2, 4)
     partitions: list[OffsetForLeaderPartition] = field("[]OffsetForLeaderPartition", 2, 4)
 
@@ -30,8 +26,6 @@ class OffsetForLeaderEpochRequest(RequestBody, api_key=ApiKey.OFFSET_FOR_LEADER_
 
 
 class EpochEndOffset(Message):
-    """Part of OffsetForLeaderEpochResponse, versions 2-4."""
-
     error_code: int = field("int16", 2, 4)
     partition: int = field("int32", 2, 4)
     leader_epoch: int = field("int32", 2, 4, default=-1)
@@ -39,8 +33,6 @@ class EpochEndOffset(Message):
 
 
 class OffsetForLeaderTopicResult(Message):
-    """Part of OffsetForLeaderEpochResponse, versions 2-4."""
-
     topic: str = field("string", 2, 4)
     partitions: list[EpochEndOffset] = field("[]EpochEndOffset", 2, 4)
 

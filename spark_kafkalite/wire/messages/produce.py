@@ -10,15 +10,11 @@ Buffer = bytes | bytearray | memoryview
 
 
 class PartitionProduceData(Message):
-    """Part of ProduceRequest, versions 3-13."""
-
     index: int = field("int32", 3, 13)
     records: Buffer | None = field("records", 3, 13, nullable_from=3)
 
 
 class TopicProduceData(Message):
-    """Part of ProduceRequest, versions 3-13."""
-
     topic_id: bytes = field("uuid", 13, 13)
     name: str = field("string", 3, 12)
     partition_data: list[PartitionProduceData] = field("[]PartitionProduceData", 3, 13)
@@ -34,22 +30,16 @@ class ProduceRequest(RequestBody, api_key=ApiKey.PRODUCE):
 
 
 class BatchIndexAndErrorMessage(Message):
-    """Part of ProduceResponse, versions 8-13."""
-
     batch_index: int = field("int32", 8, 13)
     batch_index_error_message: str | None = field("string", 8, 13, nullable_from=8, default=None)
 
 
 class LeaderIdAndEpoch(Message):
-    """Part of ProduceResponse, versions 10-13."""
-
     leader_id: int = field("int32", 10, 13, default=-1)
     leader_epoch: int = field("int32", 10, 13, default=-1)
 
 
 class PartitionProduceResponse(Message):
-    """Part of ProduceResponse, versions 3-13."""
-
     index: int = field("int32", 3, 13)
     error_code: int = field("int16", 3, 13)
     base_offset: int = field("int64", 3, 13)
@@ -61,16 +51,12 @@ class PartitionProduceResponse(Message):
 
 
 class TopicProduceResponse(Message):
-    """Part of ProduceResponse, versions 3-13."""
-
     topic_id: bytes = field("uuid", 13, 13)
     name: str = field("string", 3, 12)
     partition_responses: list[PartitionProduceResponse] = field("[]PartitionProduceResponse", 3, 13)
 
 
 class NodeEndpoint(Message):
-    """Part of ProduceResponse, versions 10-13."""
-
     node_id: int = field("int32", 10, 13)
     host: str = field("string", 10, 13)
     port: int = field("int32", 10, 13)

@@ -8,8 +8,6 @@ from spark_kafkalite.wire.message import Message, RequestBody, ResponseBody, fie
 
 
 class SyncGroupRequestAssignment(Message):
-    """Part of SyncGroupRequest, versions 0-5."""
-
     member_id: str = field("string", 0, 5)
     assignment: bytes = field("bytes", 0, 5)
 
