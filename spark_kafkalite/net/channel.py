@@ -31,63 +31,50 @@ class Channel(Protocol):
     @property
     def turn_bytes(self) -> int:
         """How many bytes one connection may send before others get their turn."""
-        ...
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the channel has taken to send and still holds; what is sent next waits behind them."""
-        ...
 
     @property
     def needs_handshake(self) -> bool:
         """Whether :meth:`handshake` is to be called, and called again, before anything else."""
-        ...
 
     @property
     def has_buffered(self) -> bool:
         """Whether bytes were received that no caller has taken yet: the socket need not become readable for them."""
-        ...
 
     @property
     def read_needs_write(self) -> bool:
         """Whether the last call to receive, or the handshake, waits until the socket is writable, not readable."""
-        ...
 
     @property
     def write_needs_read(self) -> bool:
         """Whether the last call to send waits until the socket is readable, not writable."""
-        ...
 
     def fileno(self) -> int:
         """File descriptor to watch for readiness."""
-        ...
 
     def handshake(self) -> bool:
         """Go on with what comes before the first byte; return whether it is done. Raises OSError when it fails."""
-        ...
 
     def recv_into(self, buffer: memoryview, beyond: memoryview | None = None) -> int | None:
         """Receive into ``buffer`` and, once that is full, where one call can do both, into ``beyond``.
 
         Returns the number of bytes in all, 0 at the end of the stream, None when none have arrived.
         """
-        ...
 
     def send(self, data: Buffer, more: bool) -> int | None:
         """Send a prefix of ``data``; ``more``: something follows at once. Return bytes sent, None for none."""
-        ...
 
     def send_file(self, fileno: int, position: int, count: int) -> int | None:
         """Send up to ``count`` bytes of a file; return bytes sent, 0 when the file ends before, None for none."""
-        ...
 
     def flush(self) -> bool:
         """Send what the channel holds; return whether it holds nothing any more."""
-        ...
 
     def close(self) -> None:
         """Close at once; what was not sent is lost."""
-        ...
 
 
 def prepare(connected: socket.socket) -> None:

@@ -86,7 +86,6 @@ class PausedConnection(Protocol):
 
     def memory_available(self) -> None:
         """Resume reading. Called once for every pause."""
-        ...
 
 
 class RequestMemory:

@@ -80,7 +80,6 @@ class AuthenticatedClient(Protocol):
     @property
     def client_host(self) -> str:
         """Its host, as Kafka writes it."""
-        ...
 
 
 class SessionRights:

@@ -102,15 +102,12 @@ class Owner(Protocol):
 
     def serve(self, connection: Connection, frame: memoryview) -> None:
         """Serve one request: answer it, defer the answer, or raise FrameError."""
-        ...
 
     def handshake_complete(self, connection: Connection) -> None:
         """Take note that the channel's handshake is complete, or that the client has authenticated."""
-        ...
 
     def connection_closed(self, connection: Connection, reason: str, *, hostile: bool) -> None:
         """Forget the connection. ``hostile``: the peer broke the protocol or a limit."""
-        ...
 
 
 class Connection:

@@ -143,7 +143,6 @@ class QuotaSource(Protocol):
 
     def of(self, session: Session, client_id: str | None) -> Quota | None:
         """Return the quota of a client, None if nothing limits it."""
-        ...
 
 
 class Dispatcher:

@@ -45,43 +45,33 @@ class Carrier(Protocol):
 
     def now_s(self) -> float:
         """The loop's time."""
-        ...
 
     def answered(self, exchange: Exchange) -> None:
         """Send the exchange's answer when those before it have left."""
-        ...
 
     def send_answers(self) -> None:
         """Send now what would be sent soon."""
-        ...
 
     def take_place(self, exchange: Exchange) -> None:
         """Have answers to later requests wait behind this one."""
-        ...
 
     def hold(self) -> None:
         """Serve no further request until :meth:`release` is called as often."""
-        ...
 
     def release(self) -> None:
         """Go on with the requests that came meanwhile."""
-        ...
 
     def mute(self, seconds: float) -> None:
         """Serve no further request for some time."""
-        ...
 
     def allow_large_requests(self) -> None:
         """Take requests of any allowed size, although the session began with a handshake."""
-        ...
 
     def keep(self, frame: memoryview) -> tuple[memoryview, Callable[[], None]]:
         """Return memory with the request being served that stays as it is until the returned function is called."""
-        ...
 
     def close(self, reason: str, *, hostile: bool = False) -> None:
         """Close at once. ``hostile``: the peer broke the protocol or a limit."""
-        ...
 
 
 class Oversight(Protocol):
@@ -90,7 +80,6 @@ class Oversight(Protocol):
     def ended(self, exchange: Exchange, times: Times) -> None:
         """Take note of the times: the last byte of the answer was sent, or the connection closed before (``sent_s``
         0). Once for an exchange."""
-        ...
 
 
 class Quota(Protocol):
@@ -104,11 +93,9 @@ class Quota(Protocol):
         ``response_bytes`` is the size of the records that a Fetch would answer with, else 0. If a Fetch is throttled
         its client is not charged for them, because the answer that is sent then has none.
         """
-        ...
 
     def most_fetch_bytes(self, asked: int) -> int:
         """Return how many record bytes a Fetch that asks for so many may answer with."""
-        ...
 
 
 class Times:

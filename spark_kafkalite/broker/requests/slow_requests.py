@@ -28,7 +28,6 @@ class RequestWatch(Protocol):
 
     def next(self, api_key: int) -> Oversight | None:
         """Count a request of a served API; return what sees its exchange, None if nothing does."""
-        ...
 
 
 class SlowRequests(Oversight):

@@ -22,7 +22,6 @@ class Expiring(Protocol):
 
     def time_is_up(self) -> None:
         """Wait no longer. Called once, unless dropped before; does not raise."""
-        ...
 
 
 # Those that wait for one tick. Each takes itself out when it waits no longer.

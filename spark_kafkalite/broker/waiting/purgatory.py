@@ -32,7 +32,6 @@ class AnsweredConnection(Protocol):
 
     def send_answers(self) -> None:
         """Send the answers that there are now, before others are made elsewhere."""
-        ...
 
 
 class DelayedOperation:
@@ -116,15 +115,12 @@ class Watcher(Protocol):
 
     def news(self) -> None:
         """Note that what is waited for has happened."""
-        ...
 
     def changed(self) -> None:
         """Note a change that answers contain, but no operation waits for."""
-        ...
 
     def let_go(self) -> None:
         """Note that nothing will happen any more in the list, and drop all references to it."""
-        ...
 
 
 class WaitingList:

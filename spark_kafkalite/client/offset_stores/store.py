@@ -35,15 +35,12 @@ class OffsetStore(Protocol):
 
         The registry keeps the offset alone: no metadata, no leader epoch.
         """
-        ...
 
     def write(self, offsets: CommittedOffsets, deadline: Deadline | None = None) -> None:
         """Store offsets and return once they will survive; after an error, some of them may be stored."""
-        ...
 
     def close(self) -> None:
         """Release what the store alone uses."""
-        ...
 
 
 class GroupStore(OffsetStore, Protocol):
@@ -54,23 +51,18 @@ class GroupStore(OffsetStore, Protocol):
 
     def exists(self) -> bool:
         """Whether there is such a group: it has members or offsets."""
-        ...
 
     def members(self) -> list[str]:
         """Return the live members, as texts for people."""
-        ...
 
     def alter(self, offsets: CommittedOffsets) -> None:
         """Write offsets in the name of a group without members. Raises when it has some."""
-        ...
 
     def delete_offsets(self, partitions: Iterable[TopicPartition]) -> None:
         """Delete offsets; those that are not there are passed over. Raises for topics that members read."""
-        ...
 
     def delete_group(self) -> None:
         """Delete a group without members. Raises GroupIdNotFound, NonEmptyGroup."""
-        ...
 
 
 def refuse_if_members(store: GroupStore, doing: str) -> None:

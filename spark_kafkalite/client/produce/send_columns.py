@@ -50,15 +50,12 @@ class Topics(Protocol):
 
     def topic_state(self, topic: str, partition: int = 0) -> tuple[TopicPartitioner, list[PartitionQueue]]:
         """Return the partitioner and the queues of a topic; ask the cluster again when this partition is not known."""
-        ...
 
     def next_sticky(self, partitioner: TopicPartitioner) -> int:
         """Return the partition that the next batch of records without key goes to, and move on from it."""
-        ...
 
     def now_ms(self) -> int:
         """The timestamp of records that bring none."""
-        ...
 
 
 def check_rows_are_counted(topic: str | None, records: Any) -> None:

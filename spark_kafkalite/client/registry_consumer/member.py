@@ -64,23 +64,18 @@ class RebalanceListener(Protocol):
 
     def joined(self) -> None:
         """A new session has begun; nothing is owned."""
-        ...
 
     def acquire(self, threads: Mapping[TopicPartition, str]) -> None:
         """These partitions are owned now: find their offsets and read on. May raise; then they are released again."""
-        ...
 
     def release(self, partitions: set[TopicPartition]) -> None:
         """Stop reading these, and commit what was processed: their owner nodes go when this returns."""
-        ...
 
     def lost(self) -> None:
         """Stop reading at once, and commit nothing: others may own the partitions. Must not wait for anything."""
-        ...
 
     def leased(self, until_s: float) -> None:
         """Records may be handed out until then (monotonic seconds). Must not wait for anything."""
-        ...
 
 
 class RegistryMember:

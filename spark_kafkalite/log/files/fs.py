@@ -58,53 +58,42 @@ class File(Protocol):
 
     def fileno(self) -> int:
         """Return the descriptor, for ``sendfile``."""
-        ...
 
     def pread(self, length: int, position: int) -> bytes:
         """Return up to ``length`` bytes from ``position``; fewer only at the end of the file.
 
         May raise NeedsThread inside ``needs_thread.without_waiting``.
         """
-        ...
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         """Write at ``position`` and return how many bytes were written; fewer than given only when the disk is full."""
-        ...
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the file, or extend it with zeros."""
-        ...
 
     def allocate(self, size_bytes: int) -> None:
         """Make the file at least this long, in blocks that are its own: OSError ENOSPC when there are not enough."""
-        ...
 
     def reserve(self, size_bytes: int) -> None:
         """Set blocks aside for the file to grow to this size; its length stays what it is. OSError ENOSPC when there
         are not enough. File systems that cannot do this do nothing."""
-        ...
 
     def release_reserve(self) -> None:
         """Release blocks beyond the end of the file."""
-        ...
 
     def size(self) -> int:
         """Return the length in bytes."""
-        ...
 
     def identity(self) -> str:
         """Return an identity that a copy of the file does not have. It stays over renames, restarts and changes of
         owner, and a file recreated under the name has another one."""
-        ...
 
     def sync(self) -> None:
         """Return once the bytes and the length are on the disk. After a failure never call it again: the kernel has
         already marked the pages clean, so a second call would succeed although the data is lost."""
-        ...
 
     def start_writeback(self, position: int, length: int) -> None:
         """Ask the kernel to begin writing a range; returns at once, promises nothing."""
-        ...
 
 
 class Lock(Protocol):
@@ -125,58 +114,46 @@ class Fs(Protocol):
         A symbolic link is not followed: OSError ELOOP. (Those on the way to the file are.) EISDIR for a directory,
         ESPIPE for what else is no regular file; see ``misplaced``.
         """
-        ...
 
     def kind(self, path: str) -> Kind | None:
         """Return what stands under this name, None for nothing."""
-        ...
 
     def exists(self, path: str) -> bool: ...
 
     def entries(self, path: str) -> list[Entry]:
         """Return what a directory holds, in no particular order."""
-        ...
 
     def modified_ms(self, path: str) -> int:
         """Return when the file was last written, in milliseconds since the epoch."""
-        ...
 
     def make_directories(self, path: str) -> bool:
         """Make a directory and its parents; those that exist are fine. Return whether the directory is a new one.
 
         OSError EEXIST for what is no directory.
         """
-        ...
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory, replacing an existing file."""
-        ...
 
     def unlink(self, path: str) -> None: ...
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
-        ...
 
     def sync_directory(self, path: str) -> None:
         """Return once the names in the directory are on the disk."""
-        ...
 
     def sync_everything(self, path: str) -> None:
         """Return once everything on the file system that holds ``path`` is on the disk."""
-        ...
 
     def space(self, path: str) -> Space:
         """Return the room of the file system that holds ``path``."""
-        ...
 
     def same_file_system(self, one: str, other: str) -> bool:
         """Return whether two paths lie on the same file system and so share its room."""
-        ...
 
     def lock(self, path: str) -> Lock | None:
         """Take an exclusive lock on a file, made when missing; None when another process holds it."""
-        ...
 
 
 def read_whole(fs: Fs, path: str) -> bytes:

@@ -48,11 +48,9 @@ class RecordSlice(Protocol):
     @property
     def length(self) -> int:
         """How many bytes it has."""
-        ...
 
     def read(self) -> bytes | None:
         """Return them; None when they are not there any more, which sending finds out."""
-        ...
 
 
 Records = Buffer | RecordSlice

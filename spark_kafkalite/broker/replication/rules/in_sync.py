@@ -53,7 +53,6 @@ class AsksFollowers(Protocol):
 
     def look(self) -> None:
         """Check the log ends that the request reports."""
-        ...
 
 
 class FetchClock(Protocol):
@@ -68,7 +67,6 @@ class FetchClock(Protocol):
 
     def name_again(self) -> None:
         """Have the follower name all its partitions again, by another session."""
-        ...
 
     def hurry(self, question: AsksFollowers) -> None: ...
 
