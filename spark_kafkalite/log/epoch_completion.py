@@ -32,5 +32,5 @@ def epoch_completion(log: PartitionLog) -> Steps[None]:
         return
     tell_of_completion(log.topic_partition, before, entries)
     log.epochs.replace(entries)
-    log.epochs.truncate_from_start(log.log_start_offset, write=False)
+    log.epochs.truncate_from_start(log.log_start_offset)
     log.write_epochs()

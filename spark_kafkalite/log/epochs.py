@@ -17,7 +17,6 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final
 
-from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.small_files import CheckpointError, read_epochs, write_epochs
 from spark_kafkalite.model import NO_LEADER_EPOCH
@@ -164,18 +163,14 @@ class LeaderEpochs:
         if self._starts and self._starts[-1] >= log_end_offset and self.truncate_from_end(log_end_offset):
             self.unwritten = True
 
-    def truncate_from_start(self, start_offset: int, *, write: bool = True) -> None:
-        """Forget epochs that end at or before ``start_offset``; the one that holds it starts there afterwards."""
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that end at or before ``start_offset``; the one that holds it starts there afterwards.
+
+        The file follows with the next ``write``: what it says of offsets before the log start does no harm.
+        """
         first = bisect_right(self._starts, start_offset) - 1
         if first < 0 or (first == 0 and self._starts[0] == start_offset):
             return
         del self.epochs[:first]
         del self._starts[:first]
         self._starts[0] = start_offset
-        if write:
-            try:
-                self.write()
-            except OSError as error:
-                # What the file says of offsets before the log start does no harm: a full disk may still be freed.
-                if kind_of(error) is FailureKind.BROKEN:
-                    raise

@@ -463,18 +463,18 @@ class LogManager:
 
     # Ticks ----------------------------------------------------------------------------------------------------------
 
-    def due_flushes(self, now_s: float | None = None) -> list[PartitionLog]:
+    def due_flushes(self) -> list[PartitionLog]:
         """Return the logs to flush now: by ``flush.messages``, by ``flush.ms``, or because a segment has rolled.
 
         The caller runs ``start_flush``, ``FlushJob.run`` in a thread, ``finish_flush`` for each.
         """
-        now = self._clock.monotonic_s() if now_s is None else now_s
+        now_s = self._clock.monotonic_s()
         due, clean = [], []
         for log in self.dirty:
             local = log.local
             if not local.is_usable or not (local.unflushed_records or local.has_sealed_unflushed):
                 clean.append(log)
-            elif not local.flush_in_progress and (local.has_sealed_unflushed or local.flush_due(now)):
+            elif not local.flush_in_progress and (local.has_sealed_unflushed or local.flush_due(now_s)):
                 due.append(log)
         self.dirty.difference_update(clean)
         return due

@@ -590,7 +590,7 @@ class PartitionLog:
             self.unconfirmed_start_offset = 0
         self.local.known_damage.keep(offset, MAX_INT64)
         # The file keeps the older epochs until it is written for a new one; opening the log drops them again.
-        self.epochs.truncate_from_start(offset, write=False)
+        self.epochs.truncate_from_start(offset)
         for listener in self.on_start_moved:
             listener()
         return True

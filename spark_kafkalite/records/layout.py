@@ -131,11 +131,6 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else -1
 
     @property
-    def has_producer_id(self) -> bool:
-        """Whether an idempotent or transactional producer sent the batch; only then do sequences count."""
-        return self.producer_id >= 0
-
-    @property
     def last_sequence(self) -> int:
         """Sequence of the last record; sequences go from 2^31-1 on to 0. -1 when there is no sequence."""
         if self.base_sequence < 0:

@@ -31,6 +31,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from spark_kafkalite.broker.event_log import QuietLog
@@ -59,34 +60,17 @@ _HINDERING_BYTES_PER_S = 1024 * 1024
 _TLS_HANDSHAKE = 0x1603
 
 
+@dataclass(slots=True)
 class Limits:
-    """The settings that every connection obeys, read once."""
+    """The settings that every connection obeys, read once. ``max_unauthenticated_bytes``: of a request while the client
+    has to authenticate first."""
 
-    __slots__ = (
-        "idle_s",
-        "max_frame_bytes",
-        "max_requests",
-        "max_response_bytes",
-        "max_unauthenticated_bytes",
-        "read_timeout_s",
-    )
-
-    def __init__(
-        self,
-        max_frame_bytes: int,
-        max_requests: int,
-        max_response_bytes: int,
-        read_timeout_s: float,
-        idle_s: float,
-        max_unauthenticated_bytes: int,
-    ) -> None:
-        """``max_unauthenticated_bytes``: of a request while the client has to authenticate first."""
-        self.max_frame_bytes = max_frame_bytes
-        self.max_requests = max_requests
-        self.max_response_bytes = max_response_bytes
-        self.read_timeout_s = read_timeout_s
-        self.idle_s = idle_s
-        self.max_unauthenticated_bytes = max_unauthenticated_bytes
+    max_frame_bytes: int
+    max_requests: int
+    max_response_bytes: int
+    read_timeout_s: float
+    idle_s: float
+    max_unauthenticated_bytes: int
 
 
 class Owner(Protocol):

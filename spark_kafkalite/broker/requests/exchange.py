@@ -131,7 +131,6 @@ class Exchange:
         "client_id",
         "connection",
         "correlation_id",
-        "deferred",
         "has_place",
         "is_inside",
         "oversight",
@@ -156,8 +155,6 @@ class Exchange:
         self.response: Response | None = None
         # Whether it stands in its connection's order already.
         self.has_place = False
-        # Whether somebody else than the dispatcher answers.
-        self.deferred = False
         # Whether all that is done for it is inside the gate.
         self.is_inside = False
         self.abandoned = False
@@ -305,7 +302,6 @@ class Exchange:
 
     def defer(self) -> None:
         """Have :meth:`answer` called later, and keep the answer's place."""
-        self.deferred = True
         if self.times is not None and not self.times.deferred_s:
             self.times.deferred_s = self.connection.now_s()
         self.place()

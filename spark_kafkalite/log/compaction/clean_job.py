@@ -1,6 +1,6 @@
 """A cleaning job and its result, as plain values that travel to the child process and back.
 
-Also the two errors that are the cleaner's own.
+Also the error that is the cleaner's own.
 """
 
 from __future__ import annotations
@@ -9,10 +9,6 @@ from typing import NamedTuple
 
 from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.compaction.plan import SourceSegment
-
-
-class CleaningAborted(KafkaliteError):
-    """The caller's ``on_bytes`` wants the cleaning to end; nothing is left of it."""
 
 
 class UncleanableLog(KafkaliteError):

@@ -316,11 +316,6 @@ def partition_metadata(topic_id: bytes) -> bytes:
     return f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode()
 
 
-def write_topic_id(fs: Fs, path: str, topic_id: bytes) -> None:
-    """Replace a ``partition.metadata`` file."""
-    replace_file(fs, path, partition_metadata(topic_id))
-
-
 def read_meta(fs: Fs, path: str) -> dict[str, str] | None:
     """Return the properties of a ``meta.properties`` file, None when the file is missing."""
     try:

@@ -315,7 +315,7 @@ class _Loader:
         if starts and not self._clean:
             self._first_known = max(starts[0], self._log_start_offset)
         # The file may be older than the log start.
-        self._epochs.truncate_from_start(max(self._log_start_offset, self._bases[0]), write=False)
+        self._epochs.truncate_from_start(max(self._log_start_offset, self._bases[0]))
 
     def _lacks_last_epoch(self, end_offset: int) -> bool:
         """Whether the file of epochs has another epoch for the last record than the log, as far as that is known."""
@@ -420,7 +420,7 @@ class _Loader:
         end = scan.next_offset
         start = max(self._log_start_offset, bases[0])
         self._epochs.truncate_from_end(end)
-        self._epochs.truncate_from_start(start, write=False)
+        self._epochs.truncate_from_start(start)
         sealed += [segment.seal() for segment in recovered[:-1]]
         segments = Segments(self._files, self._directory, sealed, recovered[-1])
         if start > end:

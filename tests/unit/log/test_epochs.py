@@ -78,6 +78,7 @@ def test_truncation_from_the_end(fs: MemoryFs, epochs: LeaderEpochs) -> None:
 
 def test_truncation_from_the_start_keeps_the_epoch_that_holds_it(fs: MemoryFs, epochs: LeaderEpochs) -> None:
     epochs.truncate_from_start(15)
+    epochs.write()
     assert epochs.entries == read_epochs(fs, PATH) == [(2, 15), (5, 30)]
     epochs.truncate_from_start(15)
     epochs.truncate_from_start(3)

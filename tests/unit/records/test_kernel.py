@@ -39,7 +39,7 @@ def test_header_properties(kernel: ModuleType) -> None:
     header = kernel.read_header(data)
     assert (header.base_offset, header.last_offset, header.next_offset) == (100, 103, 104)
     assert (header.partition_leader_epoch, header.size_bytes) == (7, len(data))
-    assert (header.is_transactional, header.is_control, header.has_producer_id) == (True, False, True)
+    assert (header.is_transactional, header.is_control, header.producer_id >= 0) == (True, False, True)
     assert header.last_sequence == 1
     assert header._replace(base_sequence=-1).last_sequence == -1
 

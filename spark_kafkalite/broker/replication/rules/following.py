@@ -114,13 +114,9 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log back to ``offset``, then call :meth:`Following.cut`.
-
-    ``is_below_start``: there is nothing left then, and the log begins there, perhaps before its present start.
-    """
+    """Cut the log back to ``offset``, then call :meth:`Following.cut`. If that is below its start it begins there."""
 
     offset: int
-    is_below_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +302,7 @@ class Following:
         if kept is not None:
             return kept
         self.is_busy = True
-        return Truncate(offset, is_below_start=offset < log.log_start_offset)
+        return Truncate(offset)
 
     def _keeps_committed(self, offset: int, now_s: float, is_member: bool, committed: int) -> Effect | None:
         """Return what is done in the place of a cut to ``offset``, below what is ``committed``; None to cut all the

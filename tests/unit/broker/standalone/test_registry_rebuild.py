@@ -20,11 +20,11 @@ from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.files.small_files import (
     CLEANER_OFFSET_FILE,
     REGISTRY_ZXID_FILE,
+    partition_metadata,
     topic_id_text,
     write_meta,
     write_offsets,
     write_registry_zxid,
-    write_topic_id,
 )
 from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from spark_kafkalite.records import kernel
@@ -49,7 +49,7 @@ def add_log(log_dir: Path, name: str, topic_id: bytes | None = ID, *, epoch: int
     kernel.stamp(batch, 0, 0, epoch)
     (directory / f"{0:020d}.log").write_bytes(batch)
     if topic_id is not None:
-        write_topic_id(FS, f"{directory}/partition.metadata", topic_id)
+        (directory / "partition.metadata").write_bytes(partition_metadata(topic_id))
     return directory
 
 

@@ -58,7 +58,7 @@ def test_epochs_are_kafkas_text(fs: MemoryFs) -> None:
 
 def test_topic_id_is_kafkas_text(fs: MemoryFs) -> None:
     topic_id = bytes(range(240, 256))
-    small_files.write_topic_id(fs, "/data/p", topic_id)
+    replace_file(fs, "/data/p", small_files.partition_metadata(topic_id))
     assert read_whole(fs, "/data/p") == b"version: 0\ntopic_id: 8PHy8_T19vf4-fr7_P3-_w"
     assert small_files.read_topic_id(fs, "/data/p") == topic_id
 

@@ -97,9 +97,8 @@ def take(
         case Append():
             copy_at_once(log, records)
             following.appended()
-        case Truncate(offset, is_below_start):
+        case Truncate(offset):
             assert offset < log.log_end_offset
-            assert is_below_start == (offset < log.log_start_offset)
             truncate_to(log, offset)
             following.cut()
         case StartAnew(offset):
