@@ -521,33 +521,26 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp_ms: int, until_offset: int) -> TimestampOffset | None:
         """Return the first record at or after ``timestamp_ms`` and below ``until_offset``; None when there is none."""
-        self._ready_for_times()
-        until_offset = min(until_offset, self.log_end_offset)
-        reader, start_offset = self.local.reader, self.log_start_offset
-        return self._by_time(lambda: reader.at_or_after(timestamp_ms, start_offset, until_offset))
+        at_or_after = self.local.reader.at_or_after
+        return self._by_time(lambda start, until: at_or_after(timestamp_ms, start, until), until_offset)
 
     def offset_of_max_timestamp(self, until_offset: int) -> TimestampOffset | None:
         """Return the first record with the largest timestamp of all below ``until_offset``; None when there is none."""
-        self._ready_for_times()
-        until_offset = min(until_offset, self.log_end_offset)
-        reader, start_offset = self.local.reader, self.log_start_offset
-        return self._by_time(lambda: reader.with_max_timestamp(start_offset, until_offset))
+        return self._by_time(self.local.reader.with_max_timestamp, until_offset)
 
-    def _by_time(self, find: Callable[[], TimestampOffset | None]) -> TimestampOffset | None:
+    def _by_time(self, find: Callable[[int, int], TimestampOffset | None], until_offset: int) -> TimestampOffset | None:
+        if self.local.is_usable and not self.local.is_ready:
+            # The times in what a fast start has left unread count too.
+            self.make_ready()
         damage = self.local.known_damage
         try:
-            return find()
+            return find(self.log_start_offset, min(until_offset, self.log_end_offset))
         except NeedsThread as missing:
             raise damage.guarded(missing, ANYWHERE, self.log_end_offset) from None
         except (OSError, SegmentCut) as error:
             raise damage.failed(error, ANYWHERE, self.log_end_offset) from error
         finally:
             damage.tell()
-
-    def _ready_for_times(self) -> None:
-        """Read what a fast start has left unread, since the times there count too."""
-        if self.local.is_usable and not self.local.is_ready:
-            self.make_ready()
 
     @property
     def last_record_epoch(self) -> int:
