@@ -166,7 +166,7 @@ class LeaderEpochs:
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget epochs that end at or before ``start_offset``; the one that holds it starts there afterwards.
 
-        The file follows with the next ``write``: what it says of offsets before the log start does no harm.
+        The file follows with the next ``write``: its entries before the log start do no harm.
         """
         first = bisect_right(self._starts, start_offset) - 1
         if first < 0 or (first == 0 and self._starts[0] == start_offset):

@@ -51,7 +51,7 @@ class Opening:
         self._identities = Identities(fs, ())
 
     def identify(self, found: Iterable[FoundLog], topic_id_of: Callable[[str], bytes | None] | None) -> None:
-        """Take these logs, which a start has found, for what their own files say."""
+        """Believe the topic ids in the files of these logs, which a start has found."""
         self._identities = Identities(self._fs, list(found), topic_id_of)
 
     def host_of(self, disk: LogDirectory) -> LogHost:

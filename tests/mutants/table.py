@@ -79,9 +79,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "low_watermark_is_the_leaders_own",
-        f"{_REPLICATION}/leader.py",
-        "return min([self.log.log_start_offset, *others])",
-        "return self.log.log_start_offset",
+        f"{_REPLICATION}/follower_logs.py",
+        "return min([self._log.log_start_offset, *others])",
+        "return self._log.log_start_offset",
         (f"{_REPLICATION_TESTS}/test_leader.py",),
     ),
     # In-sync replicas.

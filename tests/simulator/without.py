@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from unittest import mock
 
-from spark_kafkalite.broker.replication import leader as leader_module
+from spark_kafkalite.broker.replication import follower_logs
 from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
 from spark_kafkalite.broker.replication.isr_changes import IsrWrites
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaves
@@ -224,7 +224,7 @@ def _identities_are_not_synced() -> Iterator[Patch]:
 
 
 def _no_damaged_log_leads_next() -> Iterator[Patch]:
-    yield mock.patch.object(leader_module, "next_leader", lambda *_: None)
+    yield mock.patch.object(follower_logs, "next_leader", lambda *_: None)
 
 
 RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {

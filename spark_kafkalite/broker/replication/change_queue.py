@@ -59,7 +59,7 @@ class ChangeQueue:
         return iter(self._pieces)
 
     def clear(self) -> None:
-        """Do nothing of what is queued."""
+        """Drop what is queued."""
         self._pieces.clear()
 
     def _work(self) -> Work[None]:

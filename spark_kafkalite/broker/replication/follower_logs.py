@@ -2,8 +2,8 @@
 
 All of it was reported under one leader epoch. It decides what is deleted or lost for good: a log start that is promised
 to clients, and damage that is accepted. The leader accepts what it lacks where every other replica has reported that it
-lacks the same, or an operator has said so; reads pass over it then. What cannot be read after all, once accepted, is
-damage again, and stays.
+lacks the same, or an operator has accepted it. Reads pass over it then. What cannot be read after all, once accepted,
+is damage again, and stays.
 """
 
 from __future__ import annotations

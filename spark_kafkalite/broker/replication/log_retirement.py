@@ -62,7 +62,7 @@ class LogRetirement:
             kept.update((each.key, each.target) for each in job.renamed)
 
     def set_aside(self, topic_partition: TopicPartition, why: str) -> Work[None]:
-        """Set an open log aside, and say why."""
+        """Set an open log aside, and log why."""
         job = self._logs.retiring.start_setting_aside([topic_partition])
         yield from self._run(job)
         for key, _, _, _, target in job.renamed:

@@ -29,6 +29,7 @@ from typing import Final
 from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.broker.replication.change_queue import ChangeQueue
 from spark_kafkalite.broker.replication.copied_again import CopiedAgain
+from spark_kafkalite.broker.replication.departures import Departures
 from spark_kafkalite.broker.replication.follower import NoLeader
 from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
 from spark_kafkalite.broker.replication.log_retirement import RETIRED_AT_ONCE, LogRetirement, warn_of_vanished
@@ -55,9 +56,6 @@ logger = logging.getLogger(__name__)
 # New logs that a thread makes in a row; fewer than the least are made on the loop.
 _MADE_AT_ONCE: Final = 256
 _MADE_IN_THREAD: Final = 16
-# How long a partition's state, and the list of its replicas that was written with it, may come apart: on a busy host
-# the news of thousands of partitions take seconds.
-_OTHER_NODE_WITHIN_S: Final = 30.0
 
 
 class Replicas:
@@ -91,8 +89,7 @@ class Replicas:
         # Those that neither lead nor follow until they are released.
         self._held: set[TopicPartition] = set()
         self._copied_again = CopiedAgain(lambda topic_partition: services.on_lacking(topic_partition))
-        # When the list of replicas was found not to have this broker any more, where the state may come later.
-        self._left_at_s: dict[TopicPartition, float] = {}
+        self._departures = Departures(loop, services.broker_id, self.take_up)
         # Who waits for the end of a partition's truncation.
         self._truncations: dict[Partition, list[asyncio.Future[None]]] = {}
         services.on_storage_failure = self.storage_failed
@@ -433,7 +430,7 @@ class Replicas:
             return None
         if self._services.broker_id not in state.replicas:
             return self._leave(topic_partition) if self._logs.knows(topic_partition) else None
-        self._left_at_s.pop(topic_partition, None)
+        self._departures.forget(topic_partition)
         partition = self._partitions.get(topic_partition)
         if partition is None and self._logs.awaiting.has(topic_partition, topic.topic_id):
             return self._take_back(topic_partition, topic.topic_id)
@@ -514,41 +511,18 @@ class Replicas:
         if partition is not None:
             partition.close()
             yield from self._untruncated(partition)
-        if self._awaits_other_node(topic_partition):
+        state = self._view.state.partition(topic_partition)
+        if self._departures.awaits_other_node(topic_partition, state):
             return
         log, topic_id = self._logs.get(topic_partition), self._view.topic_id_of(topic_partition.topic)
         if log is not None and log.topic_id is not None:
             self._hosted_logs.left(topic_partition, log.topic_id)
         is_of_topic = log is None or log.topic_id in (None, topic_id)
-        if topic_id is not None and is_of_topic and self._is_moved_away(topic_partition):
+        is_moved = state is not None and is_moved_away(state, self._services.broker_id)
+        if topic_id is not None and is_of_topic and is_moved:
             yield from self._retirement.delete_moved(topic_partition, topic_id, is_open=log is not None)
         elif log is not None:
             yield from self._retirement.set_aside(topic_partition, "this broker is no replica of it any more")
-
-    def _awaits_other_node(self, topic_partition: TopicPartition) -> bool:
-        """Whether one of the partition's two nodes may be older than the other, so that they may agree in a moment that
-        the partition has moved away: both are written in one step, and read apart."""
-        state, now_s = self._view.state.partition(topic_partition), self._loop.time()
-        if state is None or is_moved_away(state, self._services.broker_id) or not self._is_half_known(state):
-            self._left_at_s.pop(topic_partition, None)
-            return False
-        if topic_partition not in self._left_at_s:
-            self._left_at_s[topic_partition] = now_s
-            self._loop.call_later(_OTHER_NODE_WITHIN_S, self.take_up, topic_partition)
-        if now_s < self._left_at_s[topic_partition] + _OTHER_NODE_WITHIN_S:
-            return True
-        del self._left_at_s[topic_partition]
-        return False
-
-    def _is_half_known(self, state: PartitionState) -> bool:
-        """Whether the list of replicas is newer than the state, or still has this broker, which the state has taken
-        away."""
-        me = self._services.broker_id
-        return state.modified_zxid < state.replicas_zxid or (me in state.removed and me in state.all_listed)
-
-    def _is_moved_away(self, topic_partition: TopicPartition) -> bool:
-        state = self._view.state.partition(topic_partition)
-        return state is not None and is_moved_away(state, self._services.broker_id)
 
     def hold(self, partition: Partition) -> None:
         """Have a partition, which this broker follows, do nothing until :meth:`release`, because its log has other
