@@ -1,9 +1,9 @@
 """Writes a coordinator's records: many requests in one batch, each answered when its records are committed.
 
-Records that are handed in during one pass of the event loop become one record batch (or as few as hold them), begun
-after the pass: fifty commits that arrive together are one append. One caller's records are in one batch, so all of them
-are committed or none. When a batch is committed its records are applied to the state, and then their callers are
-notified: always in the order of the log, which is the order of the appends. Records of a transaction are a batch of
+Records that are handed in during one pass of the event loop become one record batch (or as few as hold them), written
+at the end of the pass: fifty commits that arrive together are one append. One caller's records are in one batch, so all
+of them are committed or none. When a batch is committed its records are applied to the state, and then their callers
+are notified: always in the order of the log, which is the order of the appends. Records of a transaction are a batch of
 their own, and so is the marker that ends it; both keep their places among the others.
 
 A batch that is not committed in time may still be committed later, while the leader epoch lasts. Its callers receive a
@@ -34,6 +34,7 @@ from spark_kafkalite.errors import (
     RecordListTooLarge,
     RequestTimedOut,
 )
+from spark_kafkalite.net.event_loop import end_of_pass
 from spark_kafkalite.records.control import Marker, build_marker
 from spark_kafkalite.records.kernel import OpenBatch
 from spark_kafkalite.records.layout import MAX_BATCH_BYTES
@@ -102,6 +103,7 @@ class RecordWriter:
         self._state = state
         self._clock = clock
         self._label = f"{host.topic.name}-{partition}"
+        self._at_end_of_pass = end_of_pass(asyncio.get_running_loop())
         self._filling: deque[_Batch] = deque()
         self._is_scheduled = False
         # Batches in the log, in its order; the first is not over.
@@ -146,7 +148,7 @@ class RecordWriter:
         self._filling.append(batch)
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._write)
+            self._at_end_of_pass(self._write)
 
     def open_keys(self) -> Iterator[Any]:
         """Give the keys of records that are on their way into the log, also of those whose callers wait no more."""
