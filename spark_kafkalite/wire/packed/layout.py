@@ -91,10 +91,11 @@ def _legacy_nullable_string(view: memoryview, position: int, field: str) -> tupl
 
 def _compact_string(view: memoryview, position: int, field: str) -> tuple[str, int]:
     length = view[position]
-    if length < 128:
-        position += 1
-    else:
-        length, position = read_uvarint(view, position)
+    if 0 < length < 128:
+        end = position + length
+        if end <= len(view):
+            return str(view[position + 1 : end], "utf-8"), end
+    length, position = read_uvarint(view, position)
     end = position + length - 1
     if length == 0 or end > len(view) or length > MAX_STRING_BYTES + 1:
         bad_length(field, length - 1, len(view) - position)

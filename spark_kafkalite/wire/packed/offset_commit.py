@@ -48,6 +48,10 @@ _OFFSET_WITH_EPOCH: Final = struct.Struct(">iqi")
 # is there, as in nearly all commits. None takes less.
 _BARE_FLEXIBLE: Final = struct.Struct(">iqiBB")
 _NULL_OR_EMPTY: Final = (None, "")
+# Fewer are read sooner one by one.
+_FEWEST_BARE: Final = 3
+_LENGTH_AT: Final = 16
+_TAGS_AT: Final = 17
 # Correlation id and throttle time; from version 8 the header has tags.
 _HEAD: Final = struct.Struct(">ii")
 _HEAD_FLEXIBLE: Final = struct.Struct(">ixi")
@@ -115,7 +119,10 @@ def _parse(view: memoryview, position: int, version: int) -> Work[OffsetCommit]:
         if since > AT_ONCE:
             since = 0
             yield None
-        for index in range(partition_count):
+        if flexible and _FEWEST_BARE <= partition_count <= AT_ONCE:
+            partitions = _bare(view, position, partition_count)
+            position += len(partitions) * _BARE_FLEXIBLE.size
+        for index in range(len(partitions), partition_count):
             if index & AT_ONCE == AT_ONCE:
                 yield None
             if flexible:
@@ -147,6 +154,19 @@ def _parse(view: memoryview, position: int, version: int) -> Work[OffsetCommit]:
     if flexible:
         skip_tags(view, position)
     return OffsetCommit(group_id, generation_id, member_id, group_instance_id, retention_time_ms, topics)
+
+
+def _bare(view: memoryview, position: int, count: int) -> list[CommittedPartition]:
+    """Return so many partitions if none of them has metadata or tags, else none."""
+    rows = view[position : position + count * _BARE_FLEXIBLE.size]
+    # If the first has neither, the second begins behind it, and so on.
+    lengths, tags = bytes(rows[_LENGTH_AT :: _BARE_FLEXIBLE.size]), bytes(rows[_TAGS_AT :: _BARE_FLEXIBLE.size])
+    if len(tags) < count or lengths.strip(b"\0\1") or tags.strip(b"\0"):
+        return []
+    return [
+        (partition, offset, leader_epoch, _NULL_OR_EMPTY[length])
+        for partition, offset, leader_epoch, length, _ in _BARE_FLEXIBLE.iter_unpack(rows)
+    ]
 
 
 def pack_offset_commit_response(

@@ -26,6 +26,8 @@ int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
 partitions = st.tuples(int32, int64, int32, st.none() | names)
+# Nearly all of them; several in a row are read at once.
+bare = st.tuples(int32, int64, int32, st.sampled_from([None, ""]))
 requests = st.builds(
     OffsetCommit,
     names,
@@ -33,7 +35,13 @@ requests = st.builds(
     names,
     st.none() | names,
     int64,
-    st.lists(st.tuples(names, st.lists(partitions, max_size=3)), max_size=3),
+    st.lists(
+        st.tuples(
+            names,
+            st.lists(partitions, max_size=3) | st.lists(bare | partitions, max_size=6) | st.lists(bare, max_size=6),
+        ),
+        max_size=3,
+    ),
 )
 outcomes = st.lists(st.tuples(names, st.lists(st.tuples(int32, int16), max_size=3)), max_size=3)
 
@@ -117,7 +125,11 @@ SAMPLE = OffsetCommit(
     "member",
     "instance",
     1000,
-    [("topic", [(0, 5, 6, "text"), (1, 7, -1, None)]), ("other", [])],
+    [
+        ("topic", [(0, 5, 6, "text"), (1, 7, -1, None)]),
+        ("other", []),
+        ("bare", [(number, 9, 1, "") for number in range(4)]),
+    ],
 )
 
 
