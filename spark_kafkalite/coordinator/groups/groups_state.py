@@ -78,7 +78,7 @@ class GroupsState(StateMachine):
             if isinstance(key, OffsetKey):
                 # A key of this kind comes with a value of this kind; checking it costs as much as applying it.
                 apply_offset(key, value)  # type: ignore[arg-type]
-                if key.group not in groups and value is not None:
+                if key[0] not in groups and value is not None:
                     self.group_or_new(key.group)
             elif isinstance(value, GroupMetadata):
                 self.group_or_new(key.group).apply(value)

@@ -27,6 +27,7 @@ from spark_kafkalite.coordinator.groups.group import Group
 from spark_kafkalite.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
 from spark_kafkalite.model import TopicPartition
 
+_new_tuple = tuple.__new__
 _NOTHING: Mapping[TopicPartition, OffsetValue] = {}
 
 
@@ -42,19 +43,16 @@ class GroupOffsets:
         """Take over a record of the log; None is a tombstone."""
         group, topic, partition = key
         offsets = self._groups.get(group)
-        # Equal to a TopicPartition, and made in less time; what is in the dictionary is one.
-        topic_partition = (topic, partition)
-        if value is None:
-            if offsets is not None:
-                offsets.pop(TopicPartition(topic, partition), None)
-                if not offsets:
-                    del self._groups[group]
-        elif offsets is None:
-            self._groups[group] = {TopicPartition(topic, partition): value}
-        elif topic_partition in offsets:
+        # As TopicPartition(...), in a third of the time.
+        topic_partition = _new_tuple(TopicPartition, (topic, partition))
+        if value is not None:
+            if offsets is None:
+                offsets = self._groups[group] = {}
             offsets[topic_partition] = value
-        else:
-            offsets[TopicPartition(topic, partition)] = value
+        elif offsets is not None:
+            offsets.pop(topic_partition, None)
+            if not offsets:
+                del self._groups[group]
 
     def of(self, group: str) -> Mapping[TopicPartition, OffsetValue]:
         """Return a group's committed offsets, for reading at once: it changes with the next commit."""

@@ -70,6 +70,7 @@ _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _TIMEOUTS_AND_LENGTH: Final = struct.Struct(">iii")
 _OFFSET_HEAD: Final = struct.Struct(">hqih")
+# An offset without metadata and expiry: the whole value.
 _PLAIN_OFFSET: Final = struct.Struct(">hqihq")
 
 
@@ -146,6 +147,7 @@ def encode_records(entries: Iterable[RecordEntry]) -> list[tuple[bytes, bytes | 
     encoded: list[tuple[bytes, bytes | None]] = []
     last_group = last_topic = None
     beginning = b""
+    pack_partition, pack_plain = _INT32.pack, _PLAIN_OFFSET.pack
     for key, value in entries:
         if isinstance(key, OffsetKey):
             group, topic, partition = key
@@ -153,10 +155,16 @@ def encode_records(entries: Iterable[RecordEntry]) -> list[tuple[bytes, bytes | 
                 remember = len(group) <= _REMEMBERED_CHARS
                 beginning = (_offset_key_beginning if remember else _new_offset_key_beginning)(group, topic)
                 last_group, last_topic = group, topic
-            raw_key = beginning + _INT32.pack(partition)
+            raw_key = beginning + pack_partition(partition)
         else:
             raw_key = encode_key(key)
-        encoded.append((raw_key, None if value is None else encode_value(value)))
+        raw_value = None
+        if type(value) is OffsetValue and not value[2] and value[4] == NO_TIME:
+            # Nearly all of them.
+            raw_value = pack_plain(_OFFSET_VERSION, value[0], value[1], 0, value[3])
+        elif value is not None:
+            raw_value = encode_value(value)
+        encoded.append((raw_key, raw_value))
     return encoded
 
 
@@ -172,9 +180,6 @@ def encode_value(value: RecordValue) -> bytes:
     if not isinstance(value, OffsetValue):
         return _encode_group(value)
     offset, leader_epoch, text, commit_timestamp_ms, expire_timestamp_ms = value
-    if not text and expire_timestamp_ms == NO_TIME:
-        # Nearly all of them.
-        return _PLAIN_OFFSET.pack(_OFFSET_VERSION, offset, leader_epoch, 0, commit_timestamp_ms)
     metadata = text.encode()
     _check_string(len(metadata))
     if expire_timestamp_ms != NO_TIME:
