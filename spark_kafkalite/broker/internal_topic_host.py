@@ -23,7 +23,6 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Final
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.replication.bounds import ACKS_ALL
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
@@ -44,6 +43,7 @@ from spark_kafkalite.log.partition_log import AppendResult
 from spark_kafkalite.log.segments.segment import LogSlice
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.net.io_threads import IoThreads, Lane
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.records.kernel import scan_headers
 from spark_kafkalite.records.layout import BatchHeader
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView

@@ -29,12 +29,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.errors import ConfigError, KafkaliteError, RegistryError, SaslAuthenticationFailed
 from spark_kafkalite.net.io_threads import IoThreads, Lane
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.guarded_nodes import guard_parents

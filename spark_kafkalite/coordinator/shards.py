@@ -16,12 +16,11 @@ from spark_kafkalite.coordinator.internal_topic import TopicHost, partition_for
 from spark_kafkalite.coordinator.shard import Shard, ShardPhase, State
 from spark_kafkalite.coordinator.state_machine import OpenKeys
 from spark_kafkalite.errors import KafkaliteError, NotCoordinator
+from spark_kafkalite.quiet_log import QuietLog
 
 logger = logging.getLogger(__name__)
 
 _LOAD_AGAIN_S: Final = 5.0
-# The same reason is said no oftener.
-_SAID_AGAIN_S: Final = 60.0
 # Each holds a piece of its log in memory.
 _LOADS_AT_ONCE: Final = 2
 
@@ -43,8 +42,8 @@ class Shards(Generic[State]):
         self._new_state = new_state
         self._clock = clock
         self._shards: dict[int, Shard[State]] = {}
-        # When a partition's failure was last said, and what.
-        self._said: dict[int, tuple[float, str | None]] = {}
+        # By partition, while it is led.
+        self._quiet = QuietLog.of_states(logger, clock.monotonic_s)
         self._loads: set[asyncio.Task[None]] = set()
         self._may_load = asyncio.Semaphore(_LOADS_AT_ONCE)
         self.on_loaded: list[Callable[[Shard[State]], None]] = []
@@ -87,7 +86,7 @@ class Shards(Generic[State]):
 
     def resign(self, partition: int) -> None:
         """Serve a partition no more."""
-        self._said.pop(partition, None)
+        self._quiet.forget(str(partition))
         shard = self._shards.pop(partition, None)
         if shard is not None:
             shard.resign()
@@ -118,18 +117,16 @@ class Shards(Generic[State]):
         return True
 
     def _say_why(self, shard: Shard[State], error: Exception) -> None:
-        now_s, reason = self._clock.monotonic_s(), str(error)
-        said_s, said = self._said.get(shard.partition, (0.0, None))
-        if said == reason and now_s < said_s + _SAID_AGAIN_S:
-            return
-        self._said[shard.partition] = now_s, reason
-        logger.error(
+        self._quiet.log(
+            logging.ERROR,
+            str(shard.partition),
             "the %ss of %s cannot be loaded, trying again every %.0f s; their clients have to wait: %s",
             self._host.topic.kind,
             shard.label,
             _LOAD_AGAIN_S,
             error,
-            exc_info=None if isinstance(error, KafkaliteError) else error,
+            news=str(error),
+            exc_info=False if isinstance(error, KafkaliteError) else error,
         )
 
     def close(self) -> None:

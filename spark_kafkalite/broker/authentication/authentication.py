@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from spark_kafkalite.broker.authentication.failure_delays import FailureDelays
 from spark_kafkalite.broker.authentication.sasl_listeners import SaslListener
 from spark_kafkalite.broker.authentication.scram_users import ScramUsers
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listeners import Listener
 from spark_kafkalite.broker.network.session import Session
@@ -37,6 +36,7 @@ from spark_kafkalite.errors import (
     UnsupportedSaslMechanism,
     UnsupportedVersion,
 )
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.registry.znodes import FIRST_INNER_WIRE_VERSION
 from spark_kafkalite.security.cluster_secret import MECHANISM as BROKERS_MECHANISM
 from spark_kafkalite.security.cluster_secret import broker_of_user

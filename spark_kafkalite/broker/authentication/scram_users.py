@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.errors import RequestTimedOut, ResourceNotFound
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.registry import entity_nodes
 from spark_kafkalite.registry.cluster.entity_configs import EntityConfigs
 from spark_kafkalite.registry.config_nodes import alter_entity

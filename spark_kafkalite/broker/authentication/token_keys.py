@@ -14,8 +14,8 @@ import logging
 import math
 from collections.abc import Sequence
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.net.io_threads import IoThreads, Lane
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.security.key_source import KeySource
 from spark_kafkalite.security.signing_keys import KeySet, SigningKey
 

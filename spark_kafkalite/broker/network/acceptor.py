@@ -22,7 +22,6 @@ from functools import partial
 
 from spark_kafkalite.addresses import address_text
 from spark_kafkalite.broker.authorization.authorizer import Authorizer, SessionRights
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.connection import Connection, Limits
 from spark_kafkalite.broker.network.inner_wire import InnerWire
 from spark_kafkalite.broker.network.listener_tls import BrokerTls
@@ -39,6 +38,7 @@ from spark_kafkalite.net.event_loop import end_of_pass
 from spark_kafkalite.net.listening import ListeningSocket, bind
 from spark_kafkalite.net.outbox import ROOM_BYTES
 from spark_kafkalite.net.request_memory import MemoryShares, RequestMemory
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.security.cluster_secret import ClusterSecret
 from spark_kafkalite.slices import Slices, Work
 from spark_kafkalite.wire.frame import HEAD_BYTES

@@ -34,7 +34,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.incoming import Incoming
 from spark_kafkalite.broker.network.session import Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange
@@ -43,6 +42,7 @@ from spark_kafkalite.net.channel import Channel
 from spark_kafkalite.net.outbox import FileEndedError, Outbox, Response
 from spark_kafkalite.net.readiness import Readiness
 from spark_kafkalite.net.request_memory import RequestMemory
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.slices import SLICE_S, NextTurn, Slices
 from spark_kafkalite.wire.frame import FrameReader, FrameSizeError
 

@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, cast
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas, IsrChange
@@ -27,6 +26,7 @@ from spark_kafkalite.broker.replication.slow_members import SlowMembers
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.net.event_loop import end_of_pass
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.state_nodes import GuardedNodes, GuardMissing, StateChange

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 from spark_kafkalite.registry.znodes import NO_LEADER, state_path
 

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.errors import NoMemoryForAnswer
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.wire.packed.fetch_beginning import announced_records
 
 logger = logging.getLogger(__name__)

@@ -38,7 +38,6 @@ from types import CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_kafkalite.broker.authentication.authentication import AuthenticationRefused
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.connection import Connection
 from spark_kafkalite.broker.network.session import COMPLETE, Handshake, Session
 from spark_kafkalite.broker.requests.exchange import Exchange, Quota
@@ -46,6 +45,7 @@ from spark_kafkalite.broker.requests.slow_requests import RequestWatch
 from spark_kafkalite.coordinator.internal_topic import GROUPS
 from spark_kafkalite.errors import FrameError
 from spark_kafkalite.net.outbox import Response, as_response
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.records.admission import INLINE_BATCH_BYTES
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.api_keys import ApiKey

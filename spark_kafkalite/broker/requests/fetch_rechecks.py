@@ -13,9 +13,9 @@ import asyncio
 import logging
 from typing import Final
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSessions
 from spark_kafkalite.broker.waiting.purgatory import Purgatory
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.slices import Slices, Work
 
 _quiet = QuietLog(logging.getLogger(__name__))

@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 from typing import Final, Protocol
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Times
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.wire.api_keys import ApiKey
 
 logger: Final = logging.getLogger("spark_kafkalite.request")

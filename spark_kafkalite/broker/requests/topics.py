@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.peers import Peers
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.requests.coming_partitions import Coming, ComingPartitions, Short
@@ -35,6 +34,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition, topic_name_problem
 from spark_kafkalite.net.descriptors import Descriptors
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.membership import ClusterMembership

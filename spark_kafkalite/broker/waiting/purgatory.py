@@ -17,9 +17,9 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.waiting.deadlines import Deadline, Deadlines
 from spark_kafkalite.net.event_loop import end_of_pass, last_in_pass
+from spark_kafkalite.quiet_log import QuietLog
 
 _quiet = QuietLog(logging.getLogger(__name__))
 

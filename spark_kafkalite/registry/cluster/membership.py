@@ -23,6 +23,7 @@ from typing import Final
 
 from spark_kafkalite.errors import InconsistentClusterId, KafkaliteError, RegistryError
 from spark_kafkalite.model import BrokerId
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.registration import (
@@ -48,8 +49,6 @@ CheckZxid = Callable[[int, Mapping[BrokerId, int]], None]
 RETRY_S: Final = 1.0
 # After an attempt that nobody has answered; it has taken its time already.
 _RECONNECT_S: Final = 0.1
-# The same reason is said no oftener.
-_SAY_S: Final = 60.0
 # What no later session will heal.
 _FINAL: Final = (DuplicateBrokerId, InconsistentClusterId)
 
@@ -89,7 +88,7 @@ class ClusterMembership:
         self._joined = asyncio.Event()
         # Of this process; the registration of one that has ended may be replaced.
         self._own_sessions: set[int] = set()
-        self._said = ("", 0.0)
+        self._quiet = QuietLog.of_states(_LOG)
         # How many sessions in which the broker was registered were lost.
         self.sessions_lost = 0
         # By how much this host's clock was ahead of the registry's at the last registration; None before the first.
@@ -208,16 +207,10 @@ class ClusterMembership:
             except KafkaliteError as error:
                 if self._loss_is_final or not self._joined.is_set() or isinstance(error, _FINAL):
                     raise
-                self._say(error)
+                text = "this broker has no session with the registry, and tries on: %s"
+                self._quiet.log(logging.ERROR, "no session", text, error, news=str(error))
                 pause_s = min(self._retry_s, _RECONNECT_S) if isinstance(error, ConnectionLoss) else self._retry_s
             await asyncio.sleep(pause_s)
-
-    def _say(self, error: KafkaliteError) -> None:
-        now_s = asyncio.get_running_loop().time()
-        text, said_s = self._said
-        if str(error) != text or now_s >= said_s + _SAY_S:
-            self._said = str(error), now_s
-            _LOG.error("this broker has no session with the registry, and tries on: %s", error)
 
     async def _live_one(self) -> None:
         """Open a session and return when it is lost. Raises what keeps this broker from joining the cluster in it."""

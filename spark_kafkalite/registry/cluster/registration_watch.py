@@ -18,6 +18,7 @@ from typing import Final
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import ConnectionLoss, SessionExpired, Store, answer
 
@@ -27,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 _LOOKS_IN_A_SESSION: Final = 6
 # How soon to look again when the connection broke in the middle.
 _AGAIN_S: Final = 0.1
-# While there is no answer, that is said this often.
+# After as long without an answer, that is logged.
 _SAY_S: Final = 60.0
 
 # Gets when the question was sent (seconds of Clock.monotonic_s), and the session's granted timeout in milliseconds.
@@ -46,7 +47,8 @@ class RegistrationWatch:
         self._path = znodes.broker_path(broker_id)
         self._clock = clock
         self._on_answer = on_answer
-        self._answered_s = self._said_s = clock.monotonic_s()
+        self._answered_s = clock.monotonic_s()
+        self._quiet = QuietLog.of_states(_LOG, clock.monotonic_s)
 
     async def run(self) -> None:
         """Look until the session ends. Raises RegistrationGone."""
@@ -80,11 +82,12 @@ class RegistrationWatch:
         self._on_answer(sent_s, self._store.session_timeout_ms)
 
     def _say_silence(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if now_s - max(self._answered_s, self._said_s) >= _SAY_S:
-            self._said_s = now_s
-            _LOG.warning(
+        silent_s = self._clock.monotonic_s() - self._answered_s
+        if silent_s >= _SAY_S:
+            self._quiet.log(
+                logging.WARNING,
+                "silence",
                 "the registry has not answered for %.0f s; what this broker leads is served for acks=all, other "
                 "requests wait for the registry or are refused",
-                now_s - self._answered_s,
+                silent_s,
             )

@@ -43,6 +43,7 @@ from spark_kafkalite.model import (
     ControllerEpoch,
     TopicPartition,
 )
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState
 from spark_kafkalite.registry.cluster.log_report_reads import LogReportReads
@@ -100,8 +101,6 @@ _GATHER_S: Final = 1.0
 _GATHER_QUIET_S: Final = 0.3
 # How often to see whether topics have their guards, those to be deleted are gone, and what old tools have left.
 _COMPLETED_EVERY_S: Final = 60.0
-# The same reason is said no oftener.
-_SAY_S: Final = 60.0
 # Partitions whose in-sync replicas are looked through in one piece.
 _LOOKED_AT_ONCE: Final = 1000
 
@@ -166,7 +165,7 @@ class Controller:
         self._registered = asyncio.Event()
         self._begun: asyncio.Future[None] | None = None
         self._pause_s = _FIRST_PAUSE_S
-        self._said = ("", 0.0)
+        self._quiet = QuietLog.of_states(_LOG, self._loop.time)
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -253,7 +252,9 @@ class Controller:
                 return
             except (KafkaError, RegistryError) as failed:
                 error = failed
-                self._say(await self._reason_of(failed))
+                reason = await self._reason_of(failed)
+                text = "the controller's work failed; it is tried again until it succeeds: %s"
+                self._quiet.log(logging.WARNING, "failed", text, reason, news=str(reason))
             except Exception as unforeseen:
                 error = unforeseen
                 _LOG.exception("the controller's work failed; it is tried again in %.2f s", self._pause_s)
@@ -277,13 +278,6 @@ class Controller:
             except RegistryError:
                 pass
         return failed
-
-    def _say(self, error: Exception) -> None:
-        now_s = self._loop.time()
-        text, said_s = self._said
-        if str(error) != text or now_s >= said_s + _SAY_S:
-            self._said = str(error), now_s
-            _LOG.warning("the controller's work failed; it is tried again until it succeeds: %s", error)
 
     def _tell_begun(self, error: BaseException | None) -> None:
         begun = self._begun

@@ -11,12 +11,12 @@ import logging
 import time
 from typing import Final
 
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.slices import Now
 
 _LOG = logging.getLogger(__name__)
 
 _WARNS_FROM: Final = 0.8
-_SAY_S: Final = 60.0
 
 
 class Limit:
@@ -27,9 +27,8 @@ class Limit:
         self.most: Final = most
         self._what = what
         self._remedy = remedy
-        self._now = now
         self._warns_from = int(most * _WARNS_FROM)
-        self._said_s: dict[int, float] = {}
+        self._quiet = QuietLog.of_states(_LOG, now)
 
     def is_near(self, count: int) -> bool:
         """Return whether so many are worth a word."""
@@ -45,13 +44,10 @@ class Limit:
         self._say(logging.ERROR, count, whose, "what comes now is refused")
 
     def _say(self, level: int, count: int, whose: str, outcome: str) -> None:
-        now_s = self._now()
-        if now_s - self._said_s.get(level, -_SAY_S) < _SAY_S:
-            return
-        self._said_s[level] = now_s
         of = f" of {whose}" if whose else ""
-        _LOG.log(
+        self._quiet.log(
             level,
+            outcome,
             "this registry has %d %s%s, and keeps at most %d; %s: %s",
             count, self._what, of, self.most, outcome, self._remedy,
         )  # fmt: skip

@@ -39,6 +39,7 @@ from spark_kafkalite.errors import FrameError, RegistryError
 from spark_kafkalite.net.channel import PlainChannel
 from spark_kafkalite.net.listening import ListeningSocket, bind
 from spark_kafkalite.net.outbox import ROOM_BYTES
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.registry import store
 from spark_kafkalite.registry.served import four_letter_words, jute, requests
 from spark_kafkalite.registry.served.answer_queue import AnswerQueue
@@ -67,12 +68,9 @@ MAX_WATCHES: Final = 200_000
 
 _BACKLOG: Final = 512
 _TICK_S: Final = 0.1
-# The same reason is said no oftener.
-_SAY_S: Final = 60.0
 # Sessions that end in one tick; the others end in the next ones.
 _EXPIRED_AT_ONCE: Final = 200
 _RETRY_EXPIRY_S: Final = 1.0
-_COMPLAINT_S: Final = 10.0
 _SCRATCH_BYTES: Final = 256 * 1024
 _START_TIMEOUT_S: Final = 30.0
 _PING_XID: Final = -2
@@ -119,7 +117,7 @@ class TreeServer:
         self._of_all = set() if digest else self._of_brokers
         self._max_connections = max_connections
         self._identity = digest_identity(digest) if digest else None
-        self._older_said_s = -_SAY_S
+        self._quiet = QuietLog.of_states(_LOG)
         self._connection_limit = Limit("connections", max_connections, "end clients that are not needed")
         self._session_limit = Limit("sessions", MAX_SESSIONS, "end clients that are not needed")
         # Used in the writer thread.
@@ -140,7 +138,6 @@ class TreeServer:
         self._taking = False
         self._slices: Slices
         self._received = 0
-        self._complained_s = -_COMPLAINT_S
         # All connections receive into the one, and gather what they send in the other.
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self.room = memoryview(bytearray(ROOM_BYTES))
@@ -237,10 +234,7 @@ class TreeServer:
         self._connection_limit.note(len(self._connections))
 
     def _cannot_accept(self, level: int, error: OSError) -> None:
-        now_s = time.monotonic()
-        if now_s >= self._complained_s + _COMPLAINT_S:
-            self._complained_s = now_s
-            _LOG.log(level, "the registry cannot accept a connection: %s", error.strerror)
+        self._quiet.log(level, "accept", "the registry cannot accept a connection: %s", error.strerror)
 
     def connection_lost(self, connection: TreeConnection) -> None:
         """Forget a connection, and what belonged to it."""
@@ -412,11 +406,9 @@ class TreeServer:
     # Sessions ---------------------------------------------------------------------------------------------------------
 
     def _say_older(self, seen_zxid: int) -> None:
-        now_s = time.monotonic()
-        if now_s < self._older_said_s + _SAY_S:
-            return
-        self._older_said_s = now_s
-        _LOG.warning(
+        self._quiet.log(
+            logging.WARNING,
+            "older",
             "clients are not let in, because they have seen transaction %d, and this registry has come to %d only: it "
             "is an older copy, or their zookeeper.connect names the wrong one. Put the newest data back; if there is "
             "none, use kafkalite cluster recover-registry",

@@ -25,7 +25,6 @@ from typing import Final
 
 from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.network.session import Session
 from spark_kafkalite.broker.requests.administrative_log import log_change
 from spark_kafkalite.broker.requests.dispatch import handles
@@ -39,6 +38,7 @@ from spark_kafkalite.errors import (
     UnacceptableCredential,
     UnsupportedSaslMechanism,
 )
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.registry.store import BadArguments, OutOfRoom
 from spark_kafkalite.security.sasl_server import user_problem
 from spark_kafkalite.security.scram import (

@@ -32,7 +32,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.metrics.counters import TopicMeters
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.reader import Reader
@@ -49,6 +48,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.net.io_threads import Lane
 from spark_kafkalite.net.outbox import FileRange, Response
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.slices import Work, filled, run_whole
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.packed import (

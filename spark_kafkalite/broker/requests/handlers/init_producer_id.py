@@ -17,7 +17,6 @@ import logging
 
 from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.requests.dispatch import handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.errors import (
@@ -28,6 +27,7 @@ from spark_kafkalite.errors import (
     TransactionalIdAuthorizationFailed,
 )
 from spark_kafkalite.model import NO_PRODUCER_ID
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 

@@ -23,7 +23,6 @@ from functools import partial
 
 from spark_kafkalite.acls import Operation, ResourceType
 from spark_kafkalite.broker.context import BrokerContext
-from spark_kafkalite.broker.event_log import QuietLog
 from spark_kafkalite.broker.requests.dispatch import SMALL_REQUEST_BYTES, handles
 from spark_kafkalite.broker.requests.exchange import Exchange
 from spark_kafkalite.coordinator.groups.groups_state import GroupShard
@@ -40,6 +39,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.model import CONSUMER_OFFSETS_TOPIC
 from spark_kafkalite.net.outbox import Response, as_response
+from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.records.layout import MAX_INT64
 from spark_kafkalite.slices import Work, run_whole
 from spark_kafkalite.wire.api_keys import ApiKey
