@@ -220,12 +220,6 @@ class UnknownTopicOrPartition(StaleMetadataError):
     code = 3
 
 
-class InvalidFetchSize(KafkaError):
-    """The fetch size is negative."""
-
-    code = 4
-
-
 class LeaderNotAvailable(StaleMetadataError):
     """The partition has no leader at present."""
 
@@ -267,12 +261,6 @@ class OffsetMetadataTooLarge(KafkaError):
     """The text stored with an offset is longer than ``offset.metadata.max.bytes``."""
 
     code = 12
-
-
-class NetworkException(StaleMetadataError):
-    """The connection closed before the answer came."""
-
-    code = 13
 
 
 class CoordinatorLoadInProgress(RetriableError):
@@ -461,12 +449,6 @@ class InvalidProducerEpoch(KafkaError):
     code = 47
 
 
-class InvalidTransactionTimeout(KafkaError):
-    """The transaction timeout is above what the broker allows."""
-
-    code = 50
-
-
 class TransactionCoordinatorFenced(KafkaError):
     """Another broker coordinates this transaction since."""
 
@@ -635,18 +617,6 @@ class InvalidRecord(KafkaError):
     """A record batch breaks a rule of the record format or of its topic."""
 
     code = 87
-
-
-class UnstableOffsetCommit(RetriableError):
-    """A transaction may still change the committed offset."""
-
-    code = 88
-
-
-class ProducerFenced(KafkaError):
-    """A newer producer uses this transactional id."""
-
-    code = 90
 
 
 class ResourceNotFound(KafkaError):

@@ -27,11 +27,14 @@ class _Rare(NamedTuple):
 # What errors.py does not name. Which of them another try may cure, and which mean that the client's picture of the
 # cluster is stale: org.apache.kafka.common.errors, RetriableException and InvalidMetadataException.
 _RARE: Final = (
+    _Rare(4, "INVALID_FETCH_SIZE", KafkaError, "The fetch size is negative."),
     _Rare(9, "REPLICA_NOT_AVAILABLE", StaleMetadataError, "The replica is not available."),
     _Rare(11, "STALE_CONTROLLER_EPOCH", KafkaError, "Another broker has become the controller since."),
+    _Rare(13, "NETWORK_EXCEPTION", StaleMetadataError, "The connection closed before the answer came."),
     _Rare(43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", KafkaError, "The topic's record format is too old for this request."),
     _Rare(48, "INVALID_TXN_STATE", KafkaError, "The transaction is in a state that does not allow this."),
     _Rare(49, "INVALID_PRODUCER_ID_MAPPING", KafkaError, "This producer id does not belong to the transactional id."),
+    _Rare(50, "INVALID_TRANSACTION_TIMEOUT", KafkaError, "The transaction timeout is above what the broker allows."),
     _Rare(51, "CONCURRENT_TRANSACTIONS", RetriableError, "The producer's last transaction is not finished yet."),
     _Rare(
         55,
@@ -53,7 +56,9 @@ _RARE: Final = (
     _Rare(66, "DELEGATION_TOKEN_EXPIRED", KafkaError, "The delegation token has expired."),
     _Rare(67, "INVALID_PRINCIPAL_TYPE", KafkaError, "Principals of this type are not possible here."),
     _Rare(77, "STALE_BROKER_EPOCH", KafkaError, "The broker has registered again since."),
+    _Rare(88, "UNSTABLE_OFFSET_COMMIT", RetriableError, "A transaction may still change the committed offset."),
     _Rare(89, "THROTTLING_QUOTA_EXCEEDED", RetriableError, "The principal has used up its quota for such changes."),
+    _Rare(90, "PRODUCER_FENCED", KafkaError, "A newer producer uses this transactional id."),
     _Rare(94, "INCONSISTENT_VOTER_SET", KafkaError, "The set of voters differs from the one this broker knows."),
     _Rare(95, "INVALID_UPDATE_VERSION", KafkaError, "The new version number is not legal."),
     _Rare(96, "FEATURE_UPDATE_FAILED", KafkaError, "The feature could not be changed."),
@@ -121,6 +126,14 @@ def _known() -> tuple[dict[int, type[KafkaError]], dict[int, str]]:
         classes[rare.code] = type(_class_name(rare.name), (rare.base,), body)
         names[rare.code] = rare.name
     return classes, names
+
+
+def __getattr__(name: str) -> type[KafkaError]:
+    """Return the class of a rare code, which pickle asks for by its name."""
+    for cls in _known()[0].values():
+        if cls.__name__ == name and cls.__module__ == __name__:
+            return cls
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def class_for(code: int) -> type[KafkaError]:

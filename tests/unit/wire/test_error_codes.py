@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -16,6 +18,9 @@ def test_every_code_has_kios_name_and_retriability(expected):
     assert error.code == int(expected)
     assert error.retriable == expected.retriable
     assert error_codes.is_retriable(int(expected)) == expected.retriable
+    # Spark's processes hand errors on to each other.
+    unpickled = pickle.loads(pickle.dumps(error))
+    assert (type(unpickled), str(unpickled)) == (type(error), str(error))
 
 
 def test_no_code_is_known_that_kio_lacks():
