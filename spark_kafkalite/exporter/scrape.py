@@ -24,7 +24,7 @@ from spark_kafkalite.client.survey.survey import NOT_KNOWN, MonitoredCluster, Su
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.exporter.registry_lags import RegistryLags
 from spark_kafkalite.exposition.http import gzip
-from spark_kafkalite.exposition.text import Page, labels
+from spark_kafkalite.exposition.text import Page, labels, open_labels
 from spark_kafkalite.model import TopicPartition
 
 _LOG: Final = logging.getLogger("spark_kafkalite.exporter")
@@ -268,11 +268,11 @@ class _GroupTopic:
 
     def partitions(self) -> Iterator[tuple[str, int, int, int | None]]:
         """Yield labels, partition, committed offset and lag (None: not known) of all partitions of the topic."""
-        begin = self.text[:-1]
+        begin = open_labels(self.text)
         for partition, end in enumerate(self.offsets.ends):
             committed = self.committed.get(partition, NOT_KNOWN)
             lag = -1 if committed == NOT_KNOWN else None if end == NOT_KNOWN else end - committed
-            yield f'{begin},partition="{partition}"}}', partition, committed, lag
+            yield f'{begin}partition="{partition}"}}', partition, committed, lag
 
     def lag_sum(self) -> int:
         """Return the sum of the lags that are known."""

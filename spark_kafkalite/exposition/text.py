@@ -22,6 +22,11 @@ def labels(**values: object) -> str:
     return "{" + ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in values.items()) + "}"
 
 
+def open_labels(label_text: str) -> str:
+    """Return the text of labels as it begins where others follow: ``{topic="a",``. They end with a brace."""
+    return f"{label_text[:-1]}," if label_text else "{"
+
+
 def number(value: float) -> str:
     """Return a value as the format has it."""
     return repr(value) if isinstance(value, float) else str(int(value))
@@ -101,7 +106,7 @@ class Page:
         """Add one histogram: the counts of ``buckets`` by their upper bounds, not cumulated, the last for what is
         larger (bound infinity); ``total`` is the sum of what was observed."""
         label_text = labels(**names)
-        begin = f"{label_text[:-1]}," if label_text else "{"
+        begin = open_labels(label_text)
         count, series = 0, []
         for bound, observed in buckets:
             count += observed

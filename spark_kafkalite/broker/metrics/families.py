@@ -19,7 +19,7 @@ from spark_kafkalite.broker.metrics.counters import Histogram, TopicMeter
 from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.coordinator.groups.states import GroupState
-from spark_kafkalite.exposition.text import Kind, LabelBlock, Page, labels
+from spark_kafkalite.exposition.text import Kind, LabelBlock, Page, labels, open_labels
 from spark_kafkalite.model import UNLIMITED_RATE
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.slices import Work
@@ -158,7 +158,7 @@ class _TopicLabels(dict[str, str]):
     """The labels of each topic, as far as its partitions have the same."""
 
     def __missing__(self, topic: str) -> str:
-        text = self[topic] = labels(topic=topic).removesuffix("}") + ",partition="
+        text = self[topic] = f"{open_labels(labels(topic=topic))}partition="
         return text
 
 
