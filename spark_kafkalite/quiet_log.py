@@ -2,8 +2,10 @@
 
 A hostile client can cause an event with every packet, and work that is tried again can fail for hours. So events that a
 peer can cause, and failures that repeat, go through a :class:`QuietLog`. It writes a few lines of each kind per period
-and then counts, and adds the count to the next line that it writes. :meth:`QuietLog.of_states` is for what lasts: it
-writes one line a minute, and a new line at once where there is news.
+and then counts. It adds the count to the next line that it writes.
+
+:meth:`QuietLog.of_states` makes a log for what lasts. It writes one line a minute, and a new line at once when there is
+news.
 """
 
 from __future__ import annotations
