@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from spark_kafkalite.processes import zookeeper as zookeeper_part
 from tests.lab import apache_kafka as apache_kafka_part
-from tests.lab import class_archives, jars
+from tests.lab import class_archives, jars, loop_threads
 from tests.lab import hdfs as hdfs_part
 from tests.paths import PROJECT
 from tests.pool import forking, parts
@@ -41,9 +41,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 IN_CI = os.environ.get("CI") == "true"
 
-# asyncio reads it whenever a loop is made in this process; child processes of tests do not inherit it.
-os.environ.setdefault("PYTHONASYNCIODEBUG", "1")
-# Tests count warnings, and this mode has one for each callback that the host was slow to run.
+loop_threads.install()
+# Tests count warnings, and asyncio's debug mode has one for each callback that the host was slow to run.
 logging.getLogger("asyncio").addFilter(lambda record: not str(record.msg).startswith("Executing "))
 # Spark starts `python3` from the PATH otherwise, which is not this environment.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
