@@ -2,10 +2,13 @@
 
     python -m tests.stress [--base REVISION] [--minutes N] [--seed N] [FILE ...]
 
-By hand, before a change is handed in (``make stress``). Each file runs ten times in a process group of its own, which
-is stopped for 0.3 to 1.2 s every 0.5 to 2 s, next to two busy loops. Unit tests of what works in slices also get the
-clock that stalls (``tests.slowclock``). A line for each file says how many of its runs passed. The exit code is 1 when
-one failed; the seed draws the stops and the stalls again.
+By hand, before a change is handed in (``make stress``). Each file runs ten times, next to two busy loops. Every 0.5 to
+2 s all processes of the run, or a random one of them, are stopped for 0.3 to 1.2 s: brokers and JVMs, too. Unit tests
+of what works in slices also get the clock that stalls (``tests.slowclock``). A line for each file says how many of its
+runs passed. The exit code is 1 when one failed; the seed draws the stops and the stalls again.
+
+This module is also a plug-in of the pytest processes that it starts: a test that stops a process itself waits until
+these stops are over, because SIGCONT ends both.
 
 Without FILE these are the test files that differ from the base (by default where the branch left origin/main, else the
 last commit but one), and those that import a module of the tests that differs, also by way of others. A conftest.py
@@ -16,6 +19,7 @@ no further run begins, and what is left is named.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import random
 import re
@@ -25,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -33,11 +37,18 @@ from typing import Final
 import pytest
 
 from tests.paths import PROJECT
+from tests.pool.process_tree import tree
 
 RUNS: Final = 10
 _BUSY_LOOPS: Final = 2
 _STOPPED_S: Final = (0.3, 1.2)
 _RUNNING_S: Final = (0.5, 2.0)
+# So many of the stops are of all processes.
+_ALL_CHANCE: Final = 0.5
+# States of processes (proc(5)) that are stopped or have ended.
+_STANDING: Final = "TtZXx"
+_LOOK_S: Final = 0.005
+_LOCK_VARIABLE: Final = "KAFKALITE_STRESS_LOCK"
 _SHOWN_LINES: Final = 15
 # Unit tests of what reads the clock of slices.
 _SLICED: Final = (
@@ -120,7 +131,8 @@ def _git(project: Path, *arguments: str, may_fail: bool = False) -> list[str]:
 def command_of(path: str) -> list[str]:
     """Return how a file's tests are run once."""
     clock = ["-p", "tests.slowclock"] if path.startswith(_SLICED) else []
-    return [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", *clock, path]
+    plugins = ["-p", "no:cacheprovider", "-p", "tests.stress", *clock]
+    return [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", *plugins, path]
 
 
 @contextmanager
@@ -136,13 +148,13 @@ def busy_loops() -> Iterator[None]:
 
 
 def run_with_stops(command: list[str], output: Path, seed: int, environment: Mapping[str, str]) -> int:
-    """Run a command in a process group that is stopped again and again, and return its exit code."""
+    """Run a command whose processes are stopped again and again, and return its exit code."""
     draw = random.Random(seed)
-    with output.open("wb") as file:
+    with output.open("wb") as file, tempfile.NamedTemporaryFile(prefix="kafkalite-stops-") as lock:
         process = subprocess.Popen(
             command,
             cwd=PROJECT,
-            env=environment,
+            env={**environment, _LOCK_VARIABLE: lock.name},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -154,13 +166,55 @@ def run_with_stops(command: list[str], output: Path, seed: int, environment: Map
                     return process.wait(draw.uniform(*_RUNNING_S))
                 except subprocess.TimeoutExpired:
                     pass
-                os.killpg(process.pid, signal.SIGSTOP)
-                time.sleep(draw.uniform(*_STOPPED_S))
-                os.killpg(process.pid, signal.SIGCONT)
+                with _locked(lock.name):
+                    _stop_some(process.pid, draw)
         finally:
             if process.poll() is None:  # interrupted
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def _stop_some(root: int, draw: random.Random) -> None:
+    """Stop all processes of a run, or one of them, for a while. Those that a test has stopped are left alone."""
+    running = [number for number, status in sorted(tree(root).items()) if status.state not in _STANDING]
+    chosen = running if draw.random() < _ALL_CHANCE else draw.sample(running, min(1, len(running)))
+    try:
+        _signal(chosen, signal.SIGSTOP)
+        time.sleep(draw.uniform(*_STOPPED_S))
+    finally:
+        _signal(chosen, signal.SIGCONT)
+
+
+def _signal(processes: Iterable[int], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Have the stops of a run to oneself, among this program and its pytest process."""
+    with open(path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the tests stop processes only between the stops of a run."""
+    path, kill = os.environ[_LOCK_VARIABLE], os.kill
+
+    def kill_between_stops(process: int, number: int, /) -> None:
+        if number != signal.SIGSTOP:
+            kill(process, number)
+            return
+        with _locked(path):
+            kill(process, number)
+            # It runs on until it has taken the signal.
+            while (status := tree(process).get(process)) is not None and status.state not in _STANDING:
+                time.sleep(_LOOK_S)
+
+    os.kill = kill_between_stops
+    config.add_cleanup(lambda: setattr(os, "kill", kill))
 
 
 @dataclass

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.paths import PROJECT
+from tests.pool.process_tree import tree
 
 COSTS_FILE: Final = PROJECT / "tests" / "costs.json"
 # A new file is begun early: it may be a long one.
@@ -90,26 +91,7 @@ def _line(what: str, names: Iterable[str], costs: Mapping[str, Cost], known: Map
 
 def tree_cpu_s(root: int) -> float:
     """Return the CPU seconds of a process, of all processes below it, and of those of them that have ended."""
-    parents: dict[int, int] = {}
-    used: dict[int, float] = {}
-    tick = os.sysconf("SC_CLK_TCK")
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                fields = (
-                    Path(f"/proc/{entry}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-                )
-            except OSError:
-                continue  # it has just ended
-            parents[int(entry)] = int(fields[1])
-            used[int(entry)] = sum(map(int, fields[11:15])) / tick
-    return sum(seconds for process, seconds in used.items() if _is_below(process, root, parents))
-
-
-def _is_below(process: int, root: int, parents: Mapping[int, int]) -> bool:
-    while process and process != root:
-        process = parents.get(process, 0)
-    return process == root
+    return sum(status.used for status in tree(root).values()) / os.sysconf("SC_CLK_TCK")
 
 
 def _folder(name: str) -> str:

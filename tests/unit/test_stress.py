@@ -80,6 +80,56 @@ def test_a_run_that_is_stopped_keeps_its_exit_code_and_output(
     assert (tmp_path / "out").read_text() == "said\n"
 
 
+# A child in a session of its own notes that it was continued; its parent ends once it has.
+_CHILD = """
+import os, signal, sys
+signal.signal(signal.SIGCONT, lambda *_: os.write(1, b"continued") and os._exit(0))
+while True: signal.pause()
+"""
+_PARENT = f"""
+import subprocess, sys
+subprocess.run([sys.executable, "-c", {_CHILD!r}], start_new_session=True, check=True)
+"""
+
+
+def test_what_has_begun_a_session_is_stopped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stress, "_RUNNING_S", (0.0, 0.01))
+    monkeypatch.setattr(stress, "_STOPPED_S", (0.0, 0.01))
+    assert stress.run_with_stops([sys.executable, "-c", _PARENT], tmp_path / "out", 1, os.environ) == 0
+    assert (tmp_path / "out").read_text() == "continued"
+
+
+_PAUSING = """
+import os, signal, subprocess, sys
+from tests.pool.process_tree import tree
+
+def test_a_process_that_a_test_has_stopped_stays_so():
+    for _ in range(10):
+        child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        try:
+            # As long as some stops of the run, and then again.
+            sum(range(500_000))
+            os.kill(child.pid, signal.SIGSTOP)
+            os.waitpid(child.pid, os.WUNTRACED)
+            sum(range(500_000))
+            assert tree(child.pid)[child.pid].state == "T"
+        finally:
+            child.kill()
+            child.wait()
+"""
+
+
+def test_a_process_that_a_test_has_stopped_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stress, "_RUNNING_S", (0.0, 0.02))
+    monkeypatch.setattr(stress, "_STOPPED_S", (0.0, 0.02))
+    monkeypatch.setattr(stress, "_ALL_CHANCE", 0.0)
+    test = tmp_path / "test_pausing.py"
+    test.write_text(_PAUSING)
+    command = [*stress.command_of(str(test)), "-c", str(stress.PROJECT / "pyproject.toml"), "--noconftest"]
+    code = stress.run_with_stops(command, tmp_path / "out", 1, os.environ)
+    assert code == 0, (tmp_path / "out").read_text()
+
+
 def test_a_file_that_fails_once_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     codes = iter([0, 1, *[0] * 8, *[0] * 10])
 
