@@ -33,7 +33,7 @@ from tests.seeds import SEED  # noqa: E402
 
 OUTCOMES = ("failed", "error", "passed", "skipped")
 # Tests wait about as long as they compute, and for minutes much longer.
-POOL_SIZE, MORE = 8, 3
+POOL_SIZE, MORE = 9, 3
 
 UNIT = ("tests/unit", "tests/twins", "tests/cluster_day", "tests/simulator")
 GOLDEN = "tests/golden"
@@ -74,11 +74,13 @@ TEST = (
     Suite(
         "pool",
         ("tests",),
-        without=tuple(f"{folder}/" for folder in (*UNIT, *SPARK, PACKAGING)),
+        without=tuple(f"{folder}/" for folder in (*UNIT, *SPARK, PACKAGING, CLUSTER)),
         workers=POOL_SIZE,
         more=MORE,
         needs_parts=True,
     ),
+    # Each of its processes has a cluster for as long as it lives, which takes a hundredth of a core while it idles.
+    Suite("clusters", (CLUSTER,), workers=3),
     # In processes without threads of session fixtures: a client's draws from ``random`` while hypothesis does.
     Suite("units", UNIT, workers=2),
     Suite("spark", SPARK, workers=2, is_urgent=True),
