@@ -95,11 +95,7 @@ class ForkServer:
         """Fork the command's process; None where it has to be a real start. A ``child_process.Starter``."""
         environment = dict(os.environ if environment is None else environment)
         program = _program(command)
-        if (
-            self.is_suspended
-            or program is None
-            or any(environment.get(name) != os.environ.get(name) for name in _READ_AT_START)
-        ):
+        if self.is_suspended or program is None or not _is_as_forked(environment):
             return None
         module, arguments = program
         request = {
@@ -175,6 +171,13 @@ def run_command(
             child.kill()
         out, err = (path.read_text(encoding="utf-8") for path in (child.stdout_path, child.stderr_path))
     return subprocess.CompletedProcess(command, code, out, err)
+
+
+def _is_as_forked(environment: Mapping[str, str]) -> bool:
+    """Return whether an interpreter that starts with these variables would be as the fork server is."""
+    different = {name for name in _READ_AT_START if environment.get(name) != os.environ.get(name)}
+    # The server's path begins with the project.
+    return not different or (different == {"PYTHONPATH"} and environment.get("PYTHONPATH") == str(PROJECT))
 
 
 def _program(command: Sequence[str]) -> tuple[str, list[str]] | None:

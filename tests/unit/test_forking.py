@@ -101,8 +101,19 @@ def test_some_starts_are_real(tmp_path: Path) -> None:
     with real_starts():
         assert not is_forked(child(tmp_path, "pass"))
     assert not is_forked(child(tmp_path, "pass", environment={**os.environ, "KAFKALITE_PURE_PYTHON": "1"}))
+    elsewhere = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert not is_forked(child(tmp_path, "pass", environment=elsewhere))
     assert not is_forked(ChildProcess(["true"], tmp_path, "true"))
     assert is_forked(child(tmp_path, "pass"))
+
+
+def test_a_forked_child_imports_from_the_project_wherever_it_works(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    program = "import os, tests.paths; print(tests.paths.PROJECT, os.environ['PYTHONPATH'])"
+    process = child(tmp_path, program, environment=environment, working_directory=tmp_path)
+    assert is_forked(process)
+    assert process.wait(PATIENCE_S) == 0
+    assert process.stdout_text() == f"{PROJECT} {PROJECT}\n"
 
 
 def test_a_command_is_run_to_its_end() -> None:
