@@ -31,12 +31,12 @@ from tests.chaos.report import line_of, update_report
 from tests.chaos.rows import MORE_ROWS, ROWS, Row, Stage
 from tests.chaos.workload import RunFailed, Workload, make_topic
 from tests.network import hosts
-from tests.seeds import SEED
+from tests.seeds import SEED, SOAK
 
 logger = logging.getLogger(__name__)
 
 _STEADY_S = 2.0
-_STEADY_RECORDS = 20
+_STEADY_RECORDS = 20 if SOAK else 10
 _LOOK_S = 0.1
 
 

@@ -33,8 +33,9 @@ from tests.interop.support.raw_client import RawClient
 from tests.seeds import SOAK
 
 PARTITIONS: Final = 6
-# Records a second of each producer. All clients are one process: a slow machine has to keep up with it.
-_RATE: Final = 60.0 if SOAK else 20.0
+# Records a second of each producer. All clients are one process: a slow machine has to keep up with it. A dozen readers
+# fetch each record by itself.
+_RATE: Final = 60.0 if SOAK else 10.0
 # A JVM may take longer than what is waited for otherwise; if it has ended, nobody waits.
 _START_S: Final = max(120.0, HARD_END_S)
 _POLL_S: Final = 0.05

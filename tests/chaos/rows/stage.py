@@ -42,7 +42,7 @@ ISR_WITHIN_S: Final = 15.0
 # Lags are looked at every half of the time that they may last.
 LAGGARD_OUT_S: Final = LAG_TIME_S * 1.5
 # Producers go on when each has so many acknowledgements more.
-GOES_ON: Final = 100 if SOAK else 30
+GOES_ON: Final = 100 if SOAK else 15
 _BETWEEN_S: Final = 1.0
 _POLL_S: Final = 0.01
 _PROBER: Final = "prober"
