@@ -52,7 +52,7 @@ class Good:
 
     def _run(self) -> None:
         try:
-            while not self._stopping.wait(0.005):
+            while not self._stopping.wait(0.02):
                 data = str(self.done).encode()
                 self._store.set("/good", data).result(PATIENCE_S)
                 assert self._store.get("/good").result(PATIENCE_S)[0] == data

@@ -67,7 +67,7 @@ class Numbers:
     def _run(self) -> None:
         try:
             with Producer(bootstrap_servers=self._bootstrap, linger_ms=0) as producer:
-                while not self._stopping.wait(0.05):
+                while not self._stopping.wait(0.2):
                     for partition in range(PARTITIONS):
                         producer.send(
                             self._topic, b"%d" % self.sent, partition=partition,
@@ -83,7 +83,7 @@ class Numbers:
         else:
             self.errors.append(str(error))
 
-    def wait_for_more(self, count: int = 20) -> None:
+    def wait_for_more(self, count: int = 5) -> None:
         """Wait until each partition has acknowledged some more."""
         wanted = [now + count for now in self.acknowledged]
         wait_until(

@@ -67,7 +67,7 @@ class Load:
     def _write(self, partition: int) -> None:
         with Producer(bootstrap_servers=self._bootstrap) as producer:
             number = 0
-            while not self._is_over.wait(0.005):
+            while not self._is_over.wait(0.02):
                 value = b"%d-%d" % (partition, number)
                 number += 1
                 try:

@@ -148,7 +148,7 @@ class Load:
         try:
             with Producer(bootstrap_servers=self._bootstrap) as producer:
                 sent = 0
-                while not self._ended.wait(0.01):
+                while not self._ended.wait(0.05):
                     values = [b"%d" % number for number in range(sent, sent + 20)]
                     deliveries = [producer.send(self._topic, value, partition=0) for value in values]
                     sent += len(values)

@@ -60,7 +60,7 @@ class Producing(threading.Thread):
                         delivery.result(PATIENCE_S)
                         self.values[partition].append(b"%d" % number)
                         self.acknowledged_s[partition].append(time.monotonic())
-                    self._ending.wait(0.03)
+                    self._ending.wait(0.1)
         except BaseException as error:
             self.error = error
 
@@ -71,8 +71,8 @@ class Producing(threading.Thread):
             raise self.error
 
     def go_on(self) -> None:
-        """Wait until twenty more records of each partition are acknowledged."""
-        wanted = [len(values) + 20 for values in self.values]
+        """Wait until seven more records of each partition are acknowledged."""
+        wanted = [len(values) + 7 for values in self.values]
         wait_until(
             lambda: self.error or all(len(v) >= n for v, n in zip(self.values, wanted, strict=True)),
             lambda: f"{wanted} acknowledged records, of which there are {[len(values) for values in self.values]}",
