@@ -136,7 +136,7 @@ class Parts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the parts that were started."""
+        """End the parts that were started. Nobody reads what Kafka's nodes wrote: they need not stop in order."""
         self._listener.close()
         del os.environ[_ADDRESS]
         if self._outer_address is not None:
@@ -144,6 +144,9 @@ class Parts:
         self._is_ending = True
         if self._starter is not None:
             self._starter.join()
+        for part in self._started.values():
+            if isinstance(part, apache_kafka.ApacheKafka):
+                part.kill()
         self._ends.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
