@@ -13,12 +13,10 @@ def ack_source():
 
     class AskedAck(EarlyAck):
         def __setstate__(self, state):
-            import os
-
             from spark_kafkalite.spark.workers import early_ack
 
             super().__setstate__(state)
-            self.descriptor = early_ack.jvm_descriptor(os.getpid())
+            self.descriptor = early_ack.jvm_descriptor()
 
     class AckReader(DataSourceReader):
         def __init__(self):

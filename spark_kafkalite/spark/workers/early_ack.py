@@ -41,7 +41,7 @@ def acknowledge() -> None:
     """Acknowledge all that has come from Spark's JVM, if this process is a worker that talks to it over TCP."""
     if _QUICK_ACK is None or _TCP_SECRET not in os.environ:
         return
-    descriptor = jvm_descriptor(os.getpid())
+    descriptor = jvm_descriptor()
     if descriptor is None:
         return
     # The worker ends with the connection, and the JVM notices both: an error is not for this module to report.
@@ -55,11 +55,11 @@ def acknowledge() -> None:
 
 
 @functools.cache
-def jvm_descriptor(process_id: int) -> int | None:
+def jvm_descriptor() -> int | None:
     """Return the descriptor of this process's connection to Spark's JVM, None if it has none over TCP.
 
     It is the lowest one of a connection over the loopback interface: PySpark opens it before other code runs in the
-    worker. A worker serves one connection until it ends. ``process_id`` is this process's: a fork has another.
+    worker. A worker serves one connection until it ends.
     """
     try:
         descriptors = sorted(int(name) for name in os.listdir(_DESCRIPTORS))

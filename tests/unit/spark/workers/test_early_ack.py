@@ -40,7 +40,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 def is_worker(monkeypatch: pytest.MonkeyPatch, ends: tuple[socket.socket, socket.socket]) -> None:
     """Make this process a worker at its end of the connection."""
     monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "secret")
-    monkeypatch.setattr(early_ack, "jvm_descriptor", lambda process_id: ends[1].fileno())
+    monkeypatch.setattr(early_ack, "jvm_descriptor", lambda: ends[1].fileno())
 
 
 def exchange(jvm: socket.socket, worker: socket.socket, command: bytes) -> int:
@@ -73,11 +73,11 @@ def test_over_unix_sockets_nothing_is_looked_for(monkeypatch: pytest.MonkeyPatch
 def test_a_closed_connection_is_no_error(
     monkeypatch: pytest.MonkeyPatch, is_worker: None, ends: tuple[socket.socket, socket.socket]
 ) -> None:
-    monkeypatch.setattr(early_ack, "jvm_descriptor", lambda process_id: None)
+    monkeypatch.setattr(early_ack, "jvm_descriptor", lambda: None)
     early_ack.acknowledge()
     closed = os.dup(ends[1].fileno())
     os.close(closed)
-    monkeypatch.setattr(early_ack, "jvm_descriptor", lambda process_id: closed)
+    monkeypatch.setattr(early_ack, "jvm_descriptor", lambda: closed)
     early_ack.acknowledge()
 
 
@@ -94,7 +94,7 @@ def test_the_lowest_connection_over_loopback_is_the_jvms(
             for listed in (others, [*others, reading, ends[1].fileno()]):
                 monkeypatch.setattr(os, "listdir", lambda path, listed=listed: map(str, listed))
                 jvm_descriptor.cache_clear()
-                assert jvm_descriptor(os.getpid()) == (None if listed == others else ends[1].fileno())
+                assert jvm_descriptor() == (None if listed == others else ends[1].fileno())
     jvm_descriptor.cache_clear()
     # They are PySpark's or another library's, and stay open.
     assert all(each.getpeername() for each in ends)
