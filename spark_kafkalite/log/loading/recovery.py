@@ -11,8 +11,9 @@ synced, and the recovery point is the end.
 
 A torn tail lies at the end of the log. So where a later segment begins with a sound batch of no older leader epoch, the
 log goes on there. What is between is a hole like any other: a segment is gone, or has lost its end, or a power cut has
-taken pages of it while later ones came to the disk. Other segments leave the log: an empty name, or what was truncated
-and came back. Whole batches of what is cut off are kept next to the log (see ``torn``), and their offsets are not given
+taken pages of it while later ones came to the disk. Within a segment it goes on likewise: sound batches behind damage
+become segments of their own (see ``resume``). Other segments leave the log: an empty name, or what was truncated and
+came back. Whole batches of what is cut off are kept next to the log (see ``torn``), and their offsets are not given
 again.
 
 In a compacted topic as well a gap is no cleaner's if it lies beyond the checkpoints: the cleaner makes gaps only in
@@ -26,6 +27,7 @@ Source: org.apache.kafka.storage.internals.log.LogLoader. Epoch 0 is an epoch li
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -42,11 +44,12 @@ from spark_kafkalite.log.files.log_files import (
 )
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, CheckpointError
+from spark_kafkalite.log.loading.behind import Behind
 from spark_kafkalite.log.loading.epoch_check import completed, epoch_runs, heads_differ, tell_of_completion
 from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, believed_start, compare, gaps, is_within
 from spark_kafkalite.log.loading.log_start import start_in_force, tell_of_unconfirmed_start
 from spark_kafkalite.log.loading.scan import EVERYWHERE, READ_BYTES, Scan
-from spark_kafkalite.log.loading.torn import Behind, remove_indexes, set_segment_aside
+from spark_kafkalite.log.loading.torn import remove_indexes, set_segment_aside
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.markers import marker_in_file
 from spark_kafkalite.log.producer_snapshot import load_newest_snapshot, snapshot_path, write_snapshot
@@ -351,6 +354,8 @@ class _Loader:
             gaps_until_offset=self._gaps_until_offset,
             on_bytes=self._on_bytes,
             behind=self._behind,
+            known_epoch_at=self._known_epoch_at,
+            most_batch_bytes=self._config.max_message_bytes,
         )
 
     # After a clean stop ---------------------------------------------------------------------------------------------
@@ -464,14 +469,17 @@ class _Loader:
         recovered: list[ActiveSegment] = []
         # Why the log does not go on behind what was scanned; None while it does.
         reason: str | None = None
-        for base in bases:
+        left = deque(bases)
+        while left:
+            base = left.popleft()
             segment = ActiveSegment(self._files, self._directory, base, self._found.logs[base], self._now_ms)
-            end = scan.next_offset
+            end, until = scan.next_offset, left[0] if left else EVERYWHERE
             if reason is not None or not self._may_follow(scan, base):
                 reason = reason or f"the next segment begins at {base}"
                 self._found_damage = True
                 if not scan.begins_soundly(segment, self._known_epoch_at(base)):
-                    if not segment.size_bytes or not self._behind.set_aside(base, end):
+                    split = scan.split_at(segment, 0, base, until) if base >= end else {}
+                    if self._take_split(split, left) or not self._behind.set_aside(base, end):
                         segment.remove()
                     continue
             if recovered:
@@ -481,7 +489,8 @@ class _Loader:
                 snapshot = write_snapshot(scan.producers, self._files.fs, self._directory)
                 if snapshot is not None:
                     self._new_snapshots[end] = self._files.fs.open(snapshot).size()
-            reason = scan.recover(segment)
+            reason = scan.recover(segment, until)
+            self._take_split(scan.split, left)
             if base > end and not segment.size_bytes and not self._known_until_offset:
                 # Nothing but its name says that offsets up to it were given, and no reader would ever come so far.
                 reason = reason or f"the next segment, {base}, is empty"
@@ -494,6 +503,13 @@ class _Loader:
             self._report_end(scan, recovered[-1], reason)
         self._found_damage |= scan.found_damage
         return recovered
+
+    def _take_split(self, sizes: dict[int, int], left: deque[int]) -> bool:
+        """Have the segments that one was split into scanned next; return whether there are any."""
+        self._found.logs.update(sizes)
+        self._bases += sizes
+        left.extendleft(reversed(sizes))
+        return bool(sizes)
 
     def _known_epoch_at(self, offset: int) -> int:
         """Return the leader epoch of an offset by the file of epochs that was found, -1 without an entry."""

@@ -6,8 +6,8 @@ ended, have magic 2 and a sane length, follow in offset and leader epoch, and pa
 walked.
 
 A zero-filled, stale or random tail, a cut batch, a batch after a hole, a length that is negative or beyond the file:
-all are the same case, and the segment ends there. Nothing is allocated for a length before it was found to lie within
-the file.
+all are the same case, and the segment ends there. Sound batches behind that become segments of their own, which are
+scanned next (see ``resume``). Nothing is allocated for a length before it was found to lie within the file.
 
 Only compaction makes gaps between batches, so elsewhere a gap is the mark of a foreign batch. Gaps are allowed where
 the topic is compacted now. They are also allowed below the offset in the cleaner's checkpoint, whatever the topic's
@@ -23,12 +23,14 @@ from crc32c import crc32c
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH, LeaderEpochs
 from spark_kafkalite.log.files.fs import File
+from spark_kafkalite.log.loading.behind import Behind
 from spark_kafkalite.log.loading.damage import without_place
-from spark_kafkalite.log.loading.torn import Behind
+from spark_kafkalite.log.loading.resume import Bounds
 from spark_kafkalite.log.markers import marker_in, marker_in_file
 from spark_kafkalite.log.producer_state import ProducerStateManager
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
 from spark_kafkalite.log.segments.segment_list import Segments
+from spark_kafkalite.model import NO_LEADER_EPOCH
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import (
     CRC_POSITION,
@@ -62,8 +64,11 @@ class Scan:
         gaps_until_offset: int = 0,
         on_bytes: OnBytes | None = None,
         behind: Behind | None = None,
+        known_epoch_at: Callable[[int], int] = lambda _: NO_LEADER_EPOCH,
+        most_batch_bytes: int = MAX_INT32,
     ) -> None:
-        """``behind`` keeps what is cut off."""
+        """``behind`` keeps what is cut off. ``known_epoch_at``: which leader epoch the log's file had for an offset.
+        ``most_batch_bytes``: the topic's ``max.message.bytes``."""
         self.epochs = epochs
         self.producers = producers
         self.trusted_until_offset = trusted_until_offset
@@ -79,6 +84,10 @@ class Scan:
         self._now_ms = now_ms
         self._on_bytes = on_bytes
         self._behind = behind
+        self._known_epoch_at = known_epoch_at
+        self._most_batch_bytes = most_batch_bytes
+        # The segments, size by base offset, that the last one was split into.
+        self.split: dict[int, int] = {}
 
     def may_follow(self, base_offset: int) -> bool:
         """Return whether a segment may come next: not one that was truncated before the crash and came back, nor one
@@ -106,8 +115,12 @@ class Scan:
         finally:
             self.next_offset = end_offset
 
-    def recover(self, segment: ActiveSegment) -> str | None:
-        """Take up a segment's sound batches, cut the rest off, and return what was wrong; None when all is sound."""
+    def recover(self, segment: ActiveSegment, until_offset: int = EVERYWHERE) -> str | None:
+        """Take up a segment's sound batches, cut the rest off, and return what was wrong; None when all is sound.
+
+        The sound batches behind the damage are in the segments of ``split`` then. ``until_offset``: where the next
+        segment begins.
+        """
         file, base_offset = segment.file, segment.base_offset
         file_size = file.size()
         segment.reset()
@@ -142,14 +155,26 @@ class Scan:
                 )
                 position += header.size_bytes
         self._report(segment, reported, file_size)
+        self.split = {}
         if reason is not None:
-            self.cut_bytes += file_size - position
-            self.found_damage |= self._behind is None or not self._behind.is_unfinished(segment.log_path, position)
-            if self._behind is not None:
-                self._behind.keep_end(segment.log_path, position, self.next_offset)
+            self.split = self.split_at(segment, position, self.next_offset, until_offset)
+            self.cut_bytes += file_size - position - sum(self.split.values())
+            is_unfinished = self._behind is not None and self._behind.is_unfinished(segment.log_path, position)
+            self.found_damage |= not is_unfinished or bool(self.split)
             segment.cut_back()
             reason = f"cut at position {position} ({file_size - position} bytes): {reason}"
         return reason
+
+    def split_at(self, segment: ActiveSegment, position: int, next_offset: int, until_offset: int) -> dict[int, int]:
+        """Make segments of the sound batches behind the damage at a position, where ``next_offset`` was expected, and
+        keep the rest of what is to be cut there. Return their sizes by their base offsets."""
+        if self._behind is None:
+            return {}
+        has_gaps = next_offset < self._gaps_until_offset
+        bounds = Bounds(
+            segment.base_offset, until_offset, self.leader_epoch, self._known_epoch_at, self._most_batch_bytes, has_gaps
+        )
+        return self._behind.split(segment.base_offset, position, next_offset, bounds)
 
     def _report(self, segment: ActiveSegment, reported: int, position: int) -> int:
         if self._on_bytes is not None and position > reported:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 from spark_kafkalite.errors import CorruptMessage
@@ -27,8 +28,7 @@ from spark_kafkalite.records.layout import (
 
 TORN_SUFFIX: Final = ".torn"
 _PIECE_BYTES: Final = 1 << 20
-_SHOWN: Final = 5
-_ANYTHING: Final = re.compile(rb"[^\0]")
+ANYTHING: Final = re.compile(rb"[^\0]")
 _OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 # Of the bytes that are looked through for batches, how often each may be checked in vain: values of records may be made
 # so that they look like any number of large batches. What is no batch at the first glance counts as so many bytes.
@@ -36,65 +36,6 @@ _MOST_VAIN_CHECKS: Final = 8
 _GLANCE_BYTES: Final = 128
 # So many may be checked in any case, some tenths of a second: a few kilobytes are looked through, whatever they are.
 _LEAST_VAIN_BYTES: Final = 32 << 20
-
-
-class Behind:
-    """What lies behind the place where a recovery ends a log: kept, unless it is nothing or the rest of one batch.
-
-    What looks like batches so often that not all of it can be checked is kept, too.
-
-    Whole batches prove that their offsets have been given, where those fit: what is missing before and between them may
-    have been in the bytes that are no batch, a byte or more a record. A stale batch from elsewhere does not fit.
-    """
-
-    def __init__(self, fs: Fs, directory: str) -> None:
-        self._fs = fs
-        self._directory = directory
-        # Up to where offsets are proven to have been given; 0 when nothing lay behind.
-        self.given_until = 0
-        # The names of the files that were kept.
-        self.kept: list[str] = []
-
-    def passed(self) -> str:
-        """Return the names of the files that were kept, "" for none, and forget them: a sound segment follows. It
-        proves more than they do, and nothing before it has later offsets."""
-        shown, self.kept, self.given_until = str(self), [], 0
-        return shown
-
-    def is_unfinished(self, path: str, position: int) -> bool:
-        """As the function of this name."""
-        return is_unfinished(self._fs, path, position)
-
-    def keep_end(self, path: str, position: int, next_offset: int) -> None:
-        """Keep the end of a segment that is going to be cut at ``position``, where ``next_offset`` was expected."""
-        if self._look(path, position, next_offset):
-            self.kept.append(keep_end(self._fs, path, position).rpartition("/")[2])
-
-    def set_aside(self, base_offset: int, next_offset: int) -> bool:
-        """Set a segment aside behind the log's end, ``next_offset``; False when there is nothing in it."""
-        path = f"{self._directory}/{base_offset:020d}{LOG_SUFFIX}"
-        self._look(path, 0, max(base_offset, next_offset))
-        with Mapped(self._fs.open(path)) as view:
-            if _ANYTHING.search(view) is None:
-                return False
-        self.kept.append(set_segment_aside(self._fs, self._directory, base_offset).rpartition("/")[2])
-        return True
-
-    def _look(self, path: str, position: int, next_offset: int) -> bool:
-        """Return whether there are, or may be, whole batches from ``position`` on, and note what they prove."""
-        with Mapped(self._fs.open(path)) as view:
-            sound, is_complete = sound_batches(view, position, next_offset)
-            other_bytes = len(view) - position - sum(header.size_bytes for header in sound)
-        if sound:
-            end = sound[-1].next_offset
-            missing = end - next_offset - sum(header.next_offset - header.base_offset for header in sound)
-            if missing <= other_bytes:
-                self.given_until = max(self.given_until, end)
-        return bool(sound) or not is_complete
-
-    def __str__(self) -> str:
-        shown = ", ".join(self.kept[:_SHOWN])
-        return f"{shown} and {len(self.kept) - _SHOWN} more files" if len(self.kept) > _SHOWN else shown
 
 
 def is_unfinished(fs: Fs, path: str, position: int) -> bool:
@@ -109,7 +50,7 @@ def is_unfinished(fs: Fs, path: str, position: int) -> bool:
         if left_bytes < HEADER_BYTES:
             return True
         if not any(view[position : position + HEADER_BYTES]):
-            return _ANYTHING.search(view, position) is not None
+            return ANYTHING.search(view, position) is not None
         try:
             return kernel.read_header(view, position).size_bytes > left_bytes
         except CorruptMessage:
@@ -118,14 +59,25 @@ def is_unfinished(fs: Fs, path: str, position: int) -> bool:
 
 def keep_end(fs: Fs, path: str, position: int) -> str:
     """Copy a file's bytes from ``position`` on to a file next to it, whose name is returned. The copy is synced."""
-    file = fs.open(path)
-    size_bytes = file.size()
+    return keep_pieces(fs, path, [(position, fs.open(path).size())])
+
+
+def keep_pieces(fs: Fs, path: str, pieces: Iterable[tuple[int, int]]) -> str:
+    """As :func:`keep_end`, for pieces of the file, (start, end) each, one behind the other."""
     kept = _free_name(fs, path + TORN_SUFFIX)
     torn = fs.open(kept, create=True)
-    for at in range(position, size_bytes, _PIECE_BYTES):
-        write_whole(torn, file.pread(min(_PIECE_BYTES, size_bytes - at), at), at - position)
+    written = 0
+    for start, end in pieces:
+        written += copy_bytes(fs.open(path), start, end, torn, written)
     torn.sync()
     return kept
+
+
+def copy_bytes(source: File, start: int, end: int, target: File, position: int) -> int:
+    """Copy bytes of a file to a position of another one, and return how many."""
+    for at in range(start, end, _PIECE_BYTES):
+        write_whole(target, source.pread(min(_PIECE_BYTES, end - at), at), position + at - start)
+    return end - start
 
 
 def set_segment_aside(fs: Fs, directory: str, base_offset: int) -> str:
@@ -185,38 +137,58 @@ def sound_header(view: memoryview, position: int) -> BatchHeader:
 
 def sound_batches(view: memoryview, position: int, next_offset: int) -> tuple[list[BatchHeader], bool]:
     """Return the headers of sound batches of this segment wherever they lie from ``position`` on, and whether that is
-    certain: with false where there may be more, because too much looks like batches and is none.
-
-    The bytes to search may be gigabytes with any content, for instance of the byte that is a batch's magic. So a header
-    is searched for by its magic and the first half of its base offset, in one expression.
-    """
+    certain: with false where there may be more, because too much looks like batches and is none."""
+    search = BatchSearch(view, position, next_offset)
     found: list[BatchHeader] = []
-    first, last = next_offset, next_offset + MAX_INT32
-    halves = {re.escape(offset.to_bytes(8, "big")[:4]) for offset in (first, last)}
-    # The magic comes first, for the sake of speed, and what is before it afterwards.
-    candidates = re.compile(rb"\x02(?<=(?:%b).{12}\x02)" % b"|".join(halves), re.DOTALL)
-    vain_bytes = max(_LEAST_VAIN_BYTES, _MOST_VAIN_CHECKS * (len(view) - position))
-    while True:
-        position = _next_candidate(candidates, view, position)
-        left = len(view) - position
-        if left < HEADER_BYTES:
-            return found, True
-        if vain_bytes < 0:
-            return found, False
-        base_offset, length = _OFFSET_AND_LENGTH.unpack_from(view, position)
-        if not next_offset <= base_offset <= last or not MIN_BATCH_LENGTH <= length <= left - LOG_OVERHEAD:
-            vain_bytes -= _GLANCE_BYTES
-            position += 1
-            continue
-        try:
-            header = sound_header(view, position)
-        except CorruptMessage:
-            vain_bytes -= LOG_OVERHEAD + length
-            position += 1
-            continue
+    while (batch := search.find(position, next_offset)) is not None:
+        position, header = batch
         found.append(header)
         next_offset = header.next_offset
         position += header.size_bytes
+    return found, search.is_complete
+
+
+class BatchSearch:
+    """Searches a segment's bytes for sound batches that nothing points to.
+
+    The bytes may be gigabytes with any content, for instance of the byte that is a batch's magic. So a header is
+    searched for by its magic and the first half of its base offset, in one expression, and too much that looks like
+    batches in vain ends the search.
+    """
+
+    def __init__(self, view: memoryview, position: int, next_offset: int) -> None:
+        """From ``position`` on, for batches from ``next_offset`` on that fit into one segment."""
+        self._view = view
+        self._last = next_offset + MAX_INT32
+        halves = {re.escape(offset.to_bytes(8, "big")[:4]) for offset in (next_offset, self._last)}
+        # The magic comes first, for the sake of speed, and what is before it afterwards.
+        self._candidates = re.compile(rb"\x02(?<=(?:%b).{12}\x02)" % b"|".join(halves), re.DOTALL)
+        self._vain_bytes = max(_LEAST_VAIN_BYTES, _MOST_VAIN_CHECKS * (len(view) - position))
+        # Whether there is nothing more where nothing more was found.
+        self.is_complete = True
+
+    def find(self, position: int, next_offset: int) -> tuple[int, BatchHeader] | None:
+        """Return the position and the header of the first sound batch from ``position`` and ``next_offset`` on; None
+        when there is none, or too much has looked like one."""
+        view = self._view
+        while True:
+            position = _next_candidate(self._candidates, view, position)
+            left = len(view) - position
+            if left < HEADER_BYTES:
+                return None
+            if self._vain_bytes < 0:
+                self.is_complete = False
+                return None
+            base_offset, length = _OFFSET_AND_LENGTH.unpack_from(view, position)
+            if not next_offset <= base_offset <= self._last or not MIN_BATCH_LENGTH <= length <= left - LOG_OVERHEAD:
+                self._vain_bytes -= _GLANCE_BYTES
+                position += 1
+                continue
+            try:
+                return position, sound_header(view, position)
+            except CorruptMessage:
+                self._vain_bytes -= LOG_OVERHEAD + length
+                position += 1
 
 
 def _next_candidate(candidates: re.Pattern[bytes], view: memoryview, position: int) -> int:

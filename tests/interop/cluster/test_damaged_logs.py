@@ -333,3 +333,29 @@ def test_all_replicas_that_were_killed_and_lack_segments_lose_what_all_lack(
     wait_until_same(cluster, topic)
     lost = range(bases[6], bases[7])
     assert values_read(cluster, topic, COUNT - 1) == [each for each in range(COUNT) if each not in lost]
+
+
+def test_all_replicas_that_were_killed_and_have_bad_batches_lose_what_is_bad_in_all(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str]
+) -> None:
+    """One segment, in which another batch is bad in each replica: what lies behind each stays."""
+    topic = new_topic()
+    produce(cluster, topic)
+    cluster.wait_in_sync(topic)
+    for number in cluster.brokers:
+        cluster.kill(number)
+    for number, own in zip(cluster.brokers, (100, 250, 400), strict=True):
+        (path,) = segments(cluster, number, topic)
+        content = bytearray(path.read_bytes())
+        for record in (own, 300):
+            at = content.index(b"%d:%b" % (record, FILLER))
+            content[at + 20] ^= 1
+        path.write_bytes(content)
+    for number in cluster.brokers:
+        cluster.restart(number)
+    wait_until(lambda: cluster.leader_of(topic) is None, "the damaged logs to be led by nobody")
+    kafkalite("cluster", "elect", "--unclean", "--yes", f"{topic}:0", "--bootstrap-server", cluster.bootstrap)
+    wait_until_same(cluster, topic)
+    found = values_read(cluster, topic, COUNT - 1)
+    # Batches of ten.
+    assert found == [*range(300), *range(310, COUNT)]
