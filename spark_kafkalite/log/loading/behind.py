@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from spark_kafkalite.log.files.fs import Fs
-from spark_kafkalite.log.loading.resume import Bounds, find_runs, split_off
+from spark_kafkalite.log.loading.resume import FittingBatches, find_runs, split_off
 from spark_kafkalite.log.loading.torn import (
     ANYTHING,
     Mapped,
@@ -47,7 +47,7 @@ class Behind:
         """As the function of this name."""
         return is_unfinished(self._fs, path, position)
 
-    def split(self, base_offset: int, position: int, next_offset: int, bounds: Bounds) -> dict[int, int]:
+    def split(self, base_offset: int, position: int, next_offset: int, bounds: FittingBatches) -> dict[int, int]:
         """Make segments of the sound batches behind the damage at a position, and keep the rest of what is going to be
         cut there. Return the sizes of the segments, by their base offsets."""
         path = f"{self._directory}/{base_offset:020d}{LOG_SUFFIX}"

@@ -33,7 +33,7 @@ from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32, BatchHeader
 MOST_RUNS: Final = 64
 
 
-class Run(NamedTuple):
+class SoundRun(NamedTuple):
     """Sound batches of a segment that follow each other, from one position to another."""
 
     base_offset: int
@@ -41,7 +41,7 @@ class Run(NamedTuple):
     end_position: int
 
 
-class Bounds(NamedTuple):
+class FittingBatches(NamedTuple):
     """What batches behind damage must fit.
 
     ``base_offset``: the segment's; ``until_offset``: where the next one begins. ``leader_epoch``: that of the last
@@ -57,7 +57,7 @@ class Bounds(NamedTuple):
     has_gaps: bool
 
 
-def split_off(fs: Fs, directory: str, base_offset: int, runs: list[Run]) -> dict[int, int]:
+def split_off(fs: Fs, directory: str, base_offset: int, runs: list[SoundRun]) -> dict[int, int]:
     """Copy runs of a segment to segments of their own; return the size of each by its base offset. The last one gets
     all that is left of the segment. OSError when the disk fails; segments that were made by then do no harm."""
     source = fs.open(f"{directory}/{base_offset:020d}{LOG_SUFFIX}")
@@ -73,7 +73,7 @@ def split_off(fs: Fs, directory: str, base_offset: int, runs: list[Run]) -> dict
     return dict(sorted(sizes.items()))
 
 
-def find_runs(fs: Fs, path: str, position: int, next_offset: int, bounds: Bounds) -> list[Run]:
+def find_runs(fs: Fs, path: str, position: int, next_offset: int, bounds: FittingBatches) -> list[SoundRun]:
     """Return where a segment goes on behind the damage at ``position``, where ``next_offset`` was expected. The last
     run reaches to the end of the file, whatever lies there. Empty when nothing that is sound follows."""
     with Mapped(fs.open(path)) as view:
@@ -84,13 +84,13 @@ def find_runs(fs: Fs, path: str, position: int, next_offset: int, bounds: Bounds
 class _Finder:
     """Looks through one segment."""
 
-    def __init__(self, view: memoryview, bounds: Bounds) -> None:
+    def __init__(self, view: memoryview, bounds: FittingBatches) -> None:
         self._view = view
         self._bounds = bounds
         self._leader_epoch = bounds.leader_epoch
 
-    def runs(self, position: int, next_offset: int) -> list[Run]:
-        found: list[Run] = []
+    def runs(self, position: int, next_offset: int) -> list[SoundRun]:
+        found: list[SoundRun] = []
         search = BatchSearch(self._view, position, next_offset)
         while len(found) < MOST_RUNS and not self._is_interrupted(position, next_offset):
             start = self._start_behind(search, position, next_offset)
@@ -138,7 +138,7 @@ class _Finder:
         is_expected = header.base_offset == expected or (self._bounds.has_gaps and header.base_offset > expected)
         return header if is_expected and header.last_offset_delta >= 0 and not self._is_beyond(header) else None
 
-    def _run(self, position: int, header: BatchHeader) -> tuple[Run, int]:
+    def _run(self, position: int, header: BatchHeader) -> tuple[SoundRun, int]:
         """Return the batches that follow each other from a sound one on, and the offset behind them."""
         start = position
         following: BatchHeader | None = header
@@ -148,7 +148,7 @@ class _Finder:
             following = self._sound(position, next_offset)
             if following is not None and following.base_offset > next_offset and not self._bounds.has_gaps:
                 following = None
-        return Run(header.base_offset, start, position), next_offset
+        return SoundRun(header.base_offset, start, position), next_offset
 
     def _sound(self, position: int, least_offset: int) -> BatchHeader | None:
         """Return the header of the batch at a place, None unless it is sound and fits here."""

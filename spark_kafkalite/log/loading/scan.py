@@ -25,7 +25,7 @@ from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH, LeaderEpochs
 from spark_kafkalite.log.files.fs import File
 from spark_kafkalite.log.loading.behind import Behind
 from spark_kafkalite.log.loading.damage import without_place
-from spark_kafkalite.log.loading.resume import Bounds
+from spark_kafkalite.log.loading.resume import FittingBatches
 from spark_kafkalite.log.markers import marker_in, marker_in_file
 from spark_kafkalite.log.producer_state import ProducerStateManager
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
@@ -171,7 +171,7 @@ class Scan:
         if self._behind is None:
             return {}
         has_gaps = next_offset < self._gaps_until_offset
-        bounds = Bounds(
+        bounds = FittingBatches(
             segment.base_offset, until_offset, self.leader_epoch, self._known_epoch_at, self._most_batch_bytes, has_gaps
         )
         return self._behind.split(segment.base_offset, position, next_offset, bounds)
