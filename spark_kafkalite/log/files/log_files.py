@@ -98,28 +98,13 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
         raise LogRefused(f"{directory} is missing: put it back, or restart the broker, which starts an empty log")
     if kind is not Kind.DIRECTORY:
         raise LogRefused(misplaced(directory, kind, Kind.DIRECTORY).strerror)
-    entries = fs.entries(directory)
-    refuse_foreign(directory, entries)
-    swapped_until_offset = 0
-    if any(entry.name == SWAP_FILE or entry.name.endswith(KAFKA_SWAP_SUFFIX) for entry in entries):
+    found, leftovers, has_swap = _sorted_out(directory, fs.entries(directory))
+    if has_swap:
         swapped_until_offset = complete_swaps(fs, directory)
-        entries = fs.entries(directory)
-    names = {entry.name for entry in entries}
-    has_epochs, has_damaged_ranges = LEADER_EPOCH_FILE in names, DAMAGED_RANGES_FILE in names
-    found = LogFiles({}, {}, {}, {}, has_epochs, swapped_until_offset, has_damaged_ranges)
-    by_suffix = {LOG_SUFFIX: found.logs, INDEX_SUFFIX: found.indexes, TIME_INDEX_SUFFIX: found.time_indexes}
-    for name, kind, size_bytes in entries:
-        if kind is Kind.DIRECTORY:
-            continue
-        stem, dot, ending = name.rpartition(".")
-        suffix = dot + ending
-        if suffix in _LEFTOVER_SUFFIXES:
-            fs.unlink(f"{directory}/{name}")
-        elif len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal():
-            if suffix in by_suffix:
-                by_suffix[suffix][int(stem)] = size_bytes
-            elif suffix == SNAPSHOT_SUFFIX and int(stem) <= MAX_INT64:
-                found.snapshots[int(stem)] = size_bytes
+        found, leftovers, _ = _sorted_out(directory, fs.entries(directory))
+        found = found._replace(swapped_until_offset=swapped_until_offset)
+    for name in leftovers:
+        fs.unlink(f"{directory}/{name}")
     for sizes, suffix in ((found.indexes, INDEX_SUFFIX), (found.time_indexes, TIME_INDEX_SUFFIX)):
         for base_offset in sizes.keys() - found.logs.keys():
             fs.unlink(f"{directory}/{base_offset:0{BASE_OFFSET_DIGITS}d}{suffix}")
@@ -127,21 +112,65 @@ def list_log_files(fs: Fs, directory: str) -> LogFiles:
     return found
 
 
+def _sorted_out(directory: str, entries: Iterable[Entry]) -> tuple[LogFiles, list[str], bool]:
+    """Return the files of a log by kind, the names of leftovers, and whether a cleaning was interrupted; raises what
+    :func:`refuse_foreign` does. There are four entries for each segment, so they are gone through once."""
+    logs: dict[int, int] = {}
+    found = LogFiles(logs, {}, {}, {}, has_epochs=False)
+    by_suffix = {
+        LOG_SUFFIX: logs,
+        INDEX_SUFFIX: found.indexes,
+        TIME_INDEX_SUFFIX: found.time_indexes,
+        SNAPSHOT_SUFFIX: found.snapshots,
+    }
+    leftovers: list[str] = []
+    others: set[str] = set()
+    for name, kind, size_bytes in entries:
+        if kind is not Kind.FILE:
+            _refuse_misplaced(directory, name, kind)
+            if kind is Kind.DIRECTORY:
+                continue
+        stem, dot, ending = name.rpartition(".")
+        suffix = dot + ending
+        sizes = by_suffix.get(suffix)
+        if suffix in _LEFTOVER_SUFFIXES:
+            leftovers.append(name)
+        elif sizes is None:
+            others.add(name)
+        elif len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal():
+            offset = int(stem)
+            if offset <= MAX_INT64:
+                sizes[offset] = size_bytes
+            elif sizes is logs:
+                raise _no_offset(directory, stem)
+            elif sizes is not found.snapshots:
+                leftovers.append(name)
+    has_swap = SWAP_FILE in others or any(name.endswith(KAFKA_SWAP_SUFFIX) for name in others)
+    found = found._replace(has_epochs=LEADER_EPOCH_FILE in others, has_damaged_ranges=DAMAGED_RANGES_FILE in others)
+    return found, leftovers, has_swap
+
+
 def refuse_foreign(directory: str, entries: Iterable[Entry]) -> None:
     """Raise LogRefused if a name of a log's file is that of something else, or a segment's name is no offset."""
     for name, kind, _ in entries:
-        # Most are files, and of files only the names of segments can be wrong.
-        if kind is Kind.FILE and not name.endswith(LOG_SUFFIX):
-            continue
-        stem, dot, ending = name.rpartition(".")
-        suffix = dot + ending
-        if kind is not Kind.FILE and _is_of_log(name) and not (suffix in _LEFTOVER_SUFFIXES and kind in _REMOVABLE):
-            raise LogRefused(misplaced(f"{directory}/{name}", kind).strerror)
-        if suffix == LOG_SUFFIX and len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal() and int(stem) > MAX_INT64:
-            raise LogRefused(
-                f"{directory}/{name}: no segment begins at offset {stem}, the largest offset is {MAX_INT64}; move the "
-                "file away, or give it its name back"
-            )
+        if kind is not Kind.FILE:
+            _refuse_misplaced(directory, name, kind)
+        stem = name.removesuffix(LOG_SUFFIX)
+        if stem != name and len(stem) == BASE_OFFSET_DIGITS and stem.isdecimal() and int(stem) > MAX_INT64:
+            raise _no_offset(directory, stem)
+
+
+def _refuse_misplaced(directory: str, name: str, kind: Kind) -> None:
+    is_removable = name.endswith(_LEFTOVER_SUFFIXES) and kind in _REMOVABLE
+    if _is_of_log(name) and not is_removable:
+        raise LogRefused(misplaced(f"{directory}/{name}", kind).strerror)
+
+
+def _no_offset(directory: str, stem: str) -> LogRefused:
+    return LogRefused(
+        f"{directory}/{stem}{LOG_SUFFIX}: no segment begins at offset {stem}, the largest offset is {MAX_INT64}; move "
+        "the file away, or give it its name back"
+    )
 
 
 def _is_of_log(name: str) -> bool:
