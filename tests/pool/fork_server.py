@@ -26,6 +26,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 # What brokers, registries and commands import. None of it may start a thread: pyarrow does.
@@ -46,9 +47,10 @@ _PRELOADED: Final = (
 )
 _LARGEST_REQUEST: Final = 1 << 20
 _PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
-class _Child(Exception):
+class Child(Exception):
     """Raised in a forked child, to leave the server's loop behind; ``request`` is what it is to run."""
 
     def __init__(self, request: dict[str, Any]) -> None:
@@ -66,16 +68,15 @@ def main(control: int) -> NoReturn:
     gc.freeze()
     try:
         _serve(socket.socket(fileno=control))
-    except _Child as child:
+    except Child as child:
         request = child.request
     else:
         os._exit(0)
-    _become(request)
+    become(request)
 
 
 def _serve(requests: socket.socket) -> None:
-    """Fork a child for each request; report its end. Raises _Child in the children."""
-    libc = ctypes.CDLL(None, use_errno=True)
+    """Fork a child for each request; report its end. Raises Child in the children."""
     with selectors.DefaultSelector() as selector:
         selector.register(requests, selectors.EVENT_READ)
         while True:
@@ -96,16 +97,21 @@ def _serve(requests: socket.socket) -> None:
                     os.write(status, b"%d\n" % child)
                     selector.register(os.pidfd_open(child), selectors.EVENT_READ, (child, status))
                     continue
-                libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() != server:
-                    os._exit(1)
-                os.setsid()
-                for number, stream in enumerate(streams):
-                    os.dup2(stream, number)
                 selector.close()
-                os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+                detach(server, streams)
                 requests.detach()
-                raise _Child(json.loads(message))
+                os.setsid()
+                raise Child(json.loads(message))
+
+
+def detach(server: int, streams: Sequence[int]) -> None:
+    """Have a forked child end with its server, and leave it only its own streams of all descriptors."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(1)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
 
 
 def _report_end(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
@@ -119,7 +125,7 @@ def _report_end(selector: selectors.BaseSelector, key: selectors.SelectorKey) ->
     os.close(status)
 
 
-def _become(request: dict[str, Any]) -> NoReturn:
+def become(request: dict[str, Any]) -> NoReturn:
     """Run the program as an interpreter of its own would, and end."""
     os.environ.clear()
     os.environ.update(request["environment"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from tests.pool.names import own_numbers
 from tests.seeds import SOAK
 
 from .class_archive import archive_options, connector_class_path, session_settings
+from .python_server import serving
+from .spark_python import ADDRESS
 from .topics import Topics
 
 _COUNTER = own_numbers()
@@ -51,8 +54,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
+def python_server() -> Iterator[None]:
+    """Forks the Python processes of Spark, of this session and of the applications that tests start. The soak starts
+    them as users do."""
+    if SOAK:
+        yield
+        return
+    # The path of a socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="kafkalite-python-") as directory:
+        address = Path(directory, "server")
+        with serving(address):
+            os.environ[ADDRESS] = str(address)
+            yield
+            del os.environ[ADDRESS]
+
+
+@pytest.fixture(scope="session")
 def spark(
-    tmp_path_factory: pytest.TempPathFactory, identity_provider: TokenEndpoint, driver_stderr: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    identity_provider: TokenEndpoint,
+    driver_stderr: Path,
+    python_server: None,
 ) -> Iterator[SparkSession]:
     """A small session; PYSPARK_PYTHON is set by the top conftest."""
     # Python workers have the environment that the JVM was started with.
