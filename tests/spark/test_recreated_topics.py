@@ -96,11 +96,7 @@ def test_a_query_that_was_killed_knows_its_topics(topics: Topics, tmp_path: Path
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     submitted = " ".join(f"'--conf' '{name}={value}'" for name, value in settings(tmp_path).items())
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": f"{submitted} pyspark-shell",
-    }
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{submitted} pyspark-shell"}
     command = [sys.executable, str(program), topics.bootstrap, topic, checkpoint]
     process = ChildProcess(command, tmp_path, "query", environment=environment)
     try:
