@@ -64,12 +64,12 @@ def test_a_new_registry_takes_the_datas_id(registry: EmbeddedRegistry) -> None:
 
 def test_the_broker_epoch_is_the_creation_zxid_and_grows(registry: EmbeddedRegistry) -> None:
     first = EmbeddedStore(registry)
-    epoch = asyncio.run(registration.register_broker(first, a_broker()))
+    epoch = asyncio.run(registration.register_broker(first, a_broker())).czxid
     assert first.exists("/brokers/ids/1").result().czxid == epoch
     # Registering twice in one session is the same registration.
-    assert asyncio.run(registration.register_broker(first, a_broker())) == epoch
+    assert asyncio.run(registration.register_broker(first, a_broker())).czxid == epoch
     asyncio.run(registration.deregister_broker(first, 1))
-    assert asyncio.run(registration.register_broker(EmbeddedStore(registry), a_broker())) > epoch
+    assert asyncio.run(registration.register_broker(EmbeddedStore(registry), a_broker())).czxid > epoch
 
 
 def test_a_duplicate_id_is_an_error_that_names_the_holder(
@@ -77,7 +77,7 @@ def test_a_duplicate_id_is_an_error_that_names_the_holder(
 ) -> None:
     monkeypatch.setattr(registration, "EXPIRY_MARGIN_S", 0.0)
     holder, second = EmbeddedStore(registry), EmbeddedStore(registry, session_timeout_ms=50)
-    epoch = asyncio.run(registration.register_broker(holder, a_broker("first", 9092)))
+    epoch = asyncio.run(registration.register_broker(holder, a_broker("first", 9092))).czxid
 
     async def come_second() -> None:
         follow(registry)
@@ -101,7 +101,7 @@ def test_an_old_incarnations_node_is_waited_for(registry: EmbeddedRegistry) -> N
         done, _ = await asyncio.wait([waiting], timeout=5.0)
         assert not done
         registry.expire(old.session_id).result()
-        return await waiting
+        return (await waiting).czxid
 
     epoch = run(come_back())
     stat = new.exists("/brokers/ids/1").result()
@@ -112,7 +112,7 @@ def test_the_node_of_a_former_session_of_this_process_is_replaced(registry: Embe
     old, new = EmbeddedStore(registry), EmbeddedStore(registry)
     first = asyncio.run(registration.register_broker(old, a_broker()))
     second = asyncio.run(registration.register_broker(new, a_broker(), {old.session_id, new.session_id}))
-    assert second > first
+    assert second.czxid > first.czxid
     assert new.exists("/brokers/ids/1").result().ephemeral_owner == new.session_id
 
 
@@ -218,7 +218,7 @@ def test_a_holder_that_has_gone_unheard_is_no_duplicate(
         assert not done
         new.is_silent = False
         new.listen()
-        return await waiting
+        return (await waiting).czxid
 
     epoch = run(come_back())
     stat = new.exists("/brokers/ids/1").result()
