@@ -128,6 +128,11 @@ class LeaderEpochs:
         number = bisect_right(self._starts, offset) - 1
         return self.epochs[number] if number >= 0 else NO_LEADER_EPOCH
 
+    def epoch_for_lost(self, offset: int) -> int:
+        """Return the epoch for a batch that spans lost offsets from ``offset`` on: the one that wrote ``offset``, else
+        the oldest that is known. So it follows what the log may get back before it, and goes before what is behind."""
+        return self.epoch_at(offset) if not self._starts or offset >= self._starts[0] else self.epochs[0]
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return (the largest known epoch at or below ``epoch``, the offset where it ends); (-1, -1) when unknown.
 

@@ -121,4 +121,4 @@ class FollowerLogs:
                 damage.accept(start, end)
             damage.tell()
 
-        self._io.submit(lambda: damage.pass_over(ranges, log.epochs.epoch_at), accept, accept)
+        self._io.submit(lambda: damage.pass_over(ranges, log.epochs.epoch_for_lost), accept, accept)

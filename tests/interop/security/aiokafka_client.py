@@ -24,6 +24,17 @@ def sent_by_aiokafka(settings: dict[str, Any]) -> str | None:
             return f"{type(error).__name__}: {error}"
         finally:
             await producer.stop()
+            await _close_connections()
         return None
 
     return asyncio.run(run())
+
+
+async def _close_connections() -> None:
+    """Close the connections that aiokafka leaves to the garbage collector: those of logins that have failed."""
+    loop: Any = asyncio.get_running_loop()
+    for transport in list(loop._transports.values()):
+        transport.abort()
+    # Each is closed in the next pass of the loop.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)

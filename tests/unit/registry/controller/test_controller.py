@@ -457,7 +457,7 @@ def test_the_leaders_own_isr_change_is_not_overwritten(tmp_path: Path) -> None:
             known = second.partition("t")
             shrunk = LeaderAndIsr(known.leader, known.leader_epoch, (BrokerId(2),), known.controller_epoch)
             await answer(second.store.set(znodes.state_path("t", 0), shrunk.encode(), known.version))
-            await first.until(lambda state: state.topics["t"].partitions[0].isr == (2,))
+            await first.until(lambda state: "t" in state.topics and state.topics["t"].partitions[0].isr == (2,))
             assert (first.partition("t").version, first.partition("t").leader_epoch) == (1, 0)
 
     run(work())
@@ -477,7 +477,7 @@ def test_a_state_that_somebody_has_deleted_is_made_again_and_names_nobody(tmp_pa
                 {BrokerId(2): known.incarnations[BrokerId(2)]},
             )
             await answer(second.store.set(path, alone.encode(), known.version))
-            await first.until(lambda state: state.topics["t"].partitions[0].isr == (2,))
+            await first.until(lambda state: "t" in state.topics and state.topics["t"].partitions[0].isr == (2,))
             await answer(second.store.delete(path))
             await first.until(lambda state: state.topics["t"].partitions[0].names_nobody)
             made = first.partition("t")
