@@ -13,22 +13,23 @@ from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.pool.names import own_numbers
 
 _topic_numbers = own_numbers()
-# What a test's file says where kafka-python runs in its process.
-_KAFKA_PYTHON = re.compile(
-    "kafka-python|kafka_python|KafkaPython|python_clients|group_clients|cluster.streams|import kafka"
+# What a test's file says where kafka-python or aiokafka runs in its process.
+_OTHER_CLIENTS = re.compile(
+    "kafka-python|kafka_python|KafkaPython|aiokafka|python_clients|group_clients|cluster.streams|import kafka"
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let kafka-python leave the sockets of connections that time out to the garbage collector, on a slow host."""
+    """Let kafka-python and aiokafka leave the sockets of connections that time out, or of logins that fail, to the
+    garbage collector."""
     leaves_sockets: dict[Path, bool] = {}
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue
         if item.path not in leaves_sockets:
-            leaves_sockets[item.path] = _KAFKA_PYTHON.search(item.path.read_text(encoding="utf-8")) is not None
+            leaves_sockets[item.path] = _OTHER_CLIENTS.search(item.path.read_text(encoding="utf-8")) is not None
         if leaves_sockets[item.path]:
-            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed (<socket|transport):ResourceWarning"))
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,13 @@ import pytest
 from pyspark.sql import Row
 
 from spark_kafkalite.spark import install_listener
-from tests.interop.monitoring.prometheus_server import Prometheus, need_prometheus
 from tests.patience import wait_until
 
 from .topics import Topics
+
+# Prometheus' configuration is YAML, which the environments of older Sparks lack.
+pytest.importorskip("yaml")
+from tests.interop.monitoring.prometheus_server import Prometheus, need_prometheus
 
 IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
 pytestmark = [pytest.mark.spark, pytest.mark.debian]
