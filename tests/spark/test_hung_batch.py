@@ -11,15 +11,14 @@ from tests.patience import wait_until
 
 from .topics import Topics
 
-# Prometheus' configuration is YAML, which the environments of older Sparks lack.
-pytest.importorskip("yaml")
-from tests.interop.monitoring.prometheus_server import Prometheus, need_prometheus
-
 IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
 pytestmark = [pytest.mark.spark, pytest.mark.debian]
 
 
 def test_a_batch_that_hangs_fires_the_alerts_of_queries(topics: Topics, checkpoint: str, tmp_path: Path) -> None:
+    # It needs YAML, which the environments of older Sparks lack.
+    from tests.interop.monitoring.prometheus_server import Prometheus, need_prometheus
+
     need_prometheus()
     listener = install_listener(topics.spark)
     topic = topics.new()
