@@ -66,6 +66,14 @@ def test_epoch_at_an_offset(epochs: LeaderEpochs, offset: int, epoch: int) -> No
     assert epochs.epoch_at(offset) == epoch
 
 
+def test_what_spans_lost_offsets_before_the_known_ones_has_the_oldest_epoch(fs: MemoryFs, epochs: LeaderEpochs) -> None:
+    later = LeaderEpochs(fs, PATH)
+    assert later.epoch_for_lost(0) == -1
+    later.assign(3, 20)
+    assert [later.epoch_for_lost(offset) for offset in (0, 19, 20)] == [3, 3, 3]
+    assert [epochs.epoch_for_lost(offset) for offset in (0, 10, 29, 30)] == [0, 2, 2, 5]
+
+
 def test_truncation_from_the_end(fs: MemoryFs, epochs: LeaderEpochs) -> None:
     assert not epochs.truncate_from_end(31)
     assert epochs.latest == 5
