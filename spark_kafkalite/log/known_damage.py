@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import shlex
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from spark_kafkalite.clock import Clock
@@ -47,7 +47,7 @@ _LINE_EVERY_S: Final = 60.0
 # For look-ups by time, which go through segments and do not say in which one something was wrong.
 ANYWHERE: Final = -1
 # Shared by all logs of which nothing is suspected.
-_NO_SUSPECTS: Final[frozenset[int]] = frozenset()
+_NO_SUSPECTS: Final[Mapping[int, str]] = {}
 # Of reads that were not repeated since.
 _MOST_UNEXPLAINED: Final = 64
 
@@ -105,7 +105,7 @@ class KnownDamage:
         self._written: Ranges | None = NONE
         # Whether other brokers have the records, so that what is damaged here can be healed, and is kept.
         self.is_kept = False
-        # Offsets at which bytes were missing when they were sent.
+        # Why offsets are to be checked: bytes were missing when they were sent, or a follower refuses them.
         self._suspects = _NO_SUSPECTS
         # Offsets of reads that have failed, and of which nothing was found to be wrong.
         self._unexplained: dict[int, str] = {}
@@ -295,9 +295,11 @@ class KnownDamage:
         Raises KafkaStorageError (56) inside of one, and NeedsThread when a thread has to look first.
         """
         while self._suspects:
-            suspect = min(self._suspects)
-            self._suspects -= {suspect}
-            self._look(suspect, end_offset, "its bytes could not be sent")
+            left = dict(self._suspects)
+            suspect = min(left)
+            reason = left.pop(suspect)
+            self._suspects = left
+            self._look(suspect, end_offset, reason)
         self.tell()
         for start, end in self.ranges:
             if start_offset < start:
@@ -330,9 +332,9 @@ class KnownDamage:
             self.tell()
         return KafkaStorageError(text)
 
-    def suspect(self, offset: int) -> None:
-        """Have the next read check what follows an offset: it could not be sent."""
-        self._suspects |= {offset}
+    def suspect(self, offset: int, reason: str = "its bytes could not be sent") -> None:
+        """Have the next read check what follows an offset."""
+        self._suspects = {**self._suspects, offset: reason}
 
     def _look(self, offset: int, end_offset: int, reason: str) -> None:
         if not may_wait():

@@ -53,7 +53,7 @@ from spark_kafkalite.net.io_threads import Lane, run_in_threads
 from spark_kafkalite.slices import Work
 from spark_kafkalite.wire.error_codes import name_of
 from spark_kafkalite.wire.packed import FetchedPartition
-from spark_kafkalite.wire.packed.replica_damage import UNCOUNTED, ReplicaDamage
+from spark_kafkalite.wire.packed.replica_damage import REFUSED, UNCOUNTED, ReplicaDamage
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +115,7 @@ class Follower:
         "epoch",
         "has_ended",
         "is_listed",
+        "is_refusing",
         "leader_id",
         "log",
         "on_ready",
@@ -158,6 +159,8 @@ class Follower:
         # What the leader is told of damage, as of when.
         self.damage_stage = 0
         self._damaged_ranges: Ranges = ()
+        # Whether the leader last sent what is refused: its CRC or header is wrong.
+        self.is_refusing = False
         # Whether nothing is asked until the log is flushed.
         self._awaits_flush = False
         # Whether the topic names this replica among those that are throttled.
@@ -256,8 +259,9 @@ class Follower:
         self.on_ready()
 
     def damage_said(self, topic_id: bytes, partition: int) -> ReplicaDamage:
-        """Return the damage that the next request reports: as of the last call of :meth:`ask`."""
-        return ReplicaDamage(topic_id, partition, self.epoch, self.damage_stage, self._damaged_ranges)
+        """Return the damage that the next request reports: here as of the last call of :meth:`ask`."""
+        flags = REFUSED if self.is_refusing else 0
+        return ReplicaDamage(topic_id, partition, self.epoch, self.damage_stage, self._damaged_ranges, flags)
 
     def leader_said(self, said: ReplicaDamage) -> None:
         """Truncate the log to copy it again, if the leader's report of damage here and there allows it."""
@@ -391,6 +395,7 @@ class Follower:
                     return
         except CorruptMessage as error:
             self._rules.failed(now_s)
+            self.is_refusing = True
             topic, number = self.topic_partition
             self._tell(
                 f"what broker {self.leader_id} sends is refused and fetched again: {error}; if that stays, kafkalite "
@@ -406,6 +411,7 @@ class Follower:
             self._tell("there is no memory for what is copied; trying again")
         else:
             self._rules.appended()
+            self.is_refusing = False
             if self._services.meters is not None:
                 self._count(self._services.meters, len(records))
             if self._told:

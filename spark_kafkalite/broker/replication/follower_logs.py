@@ -22,7 +22,7 @@ from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, Partition
 class FollowerLogs:
     """See the module's text. Made by the leader, which ends it, too."""
 
-    __slots__ = ("_accepted", "_damage", "_in_sync", "_io", "_log", "_me", "_now_s", "_starts", "has_ended")
+    __slots__ = ("_accepted", "_damage", "_in_sync", "_io", "_log", "_me", "_now_s", "_refused", "_starts", "has_ended")
 
     def __init__(
         self, me: int, log: PartitionLog, in_sync: InSyncReplicas, io: IoThreads, now_s: Callable[[], float]
@@ -35,6 +35,7 @@ class FollowerLogs:
         self._now_s = now_s
         self._starts: dict[int, int] = {}
         self._damage: dict[int, Ranges] = {}
+        self._refused: dict[int, int] = {}
         # What was accepted, or is about to be.
         self._accepted: Ranges = NONE
         # Whether the epoch is over: what threads have begun is dropped then.
@@ -50,6 +51,12 @@ class FollowerLogs:
     def lacks(self, replica_id: int, ranges: Ranges) -> None:
         """Note which ranges a follower's log lacks."""
         self._damage[replica_id] = ranges
+
+    def refuses(self, replica_id: int, offset: int) -> bool:
+        """Note that a follower refuses what was sent from an offset on; return whether that is news."""
+        is_news = self._refused.get(replica_id) != offset
+        self._refused[replica_id] = offset
+        return is_news
 
     @property
     def low_watermark(self) -> int:

@@ -316,6 +316,12 @@ class Leader(Appender):
             self._services.isr_changes.look(self)
             self.log.local.known_damage.reported()
 
+    def refused_by(self, replica_id: int) -> None:
+        """Have the next read check what a follower refuses to append: what was sent from the end of its log on."""
+        offset = self.in_sync.end_offset_of(replica_id)
+        if offset is not None and self.follower_logs.refuses(replica_id, offset):
+            self.log.local.known_damage.suspect(offset, f"broker {replica_id} refuses what was sent from there")
+
     def is_level(self, broker: BrokerId) -> bool:
         """Whether a follower has reported under this epoch that its log ends where this one does."""
         return self.in_sync.end_offset_of(broker) == self.log.local.log_end_offset

@@ -143,7 +143,7 @@ class LeaderFetcher:
         self._changed: dict[Key, None] = {}
         # What the session says of partitions that are not followed any more.
         self._gone: set[Key] = set()
-        # Those that are or were damaged here, of which each request says so.
+        # Those that are or were damaged here, or that are refused, of which each request says so.
         self._damaged: dict[Key, Follower] = {}
         self._connection: LeaderConnection | None = None
         self._known: BrokerInfo | None = None
@@ -328,8 +328,10 @@ class LeaderFetcher:
                 throttled.drop(key)
             is_left_out = self._smaller.leaves_out(key) or (is_throttled and not throttled.ask(key))
             asked = None if is_left_out else follower.ask(now_s)
-            if follower.damage_stage:
+            if follower.is_refusing or follower.damage_stage:
                 self._damaged[key] = follower
+            elif self._damaged:
+                self._damaged.pop(key, None)
             if asked is None:
                 if not is_left_out:
                     # It is somebody else's turn until it can be asked again.

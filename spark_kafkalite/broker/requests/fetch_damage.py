@@ -12,17 +12,19 @@ from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.model import Incarnation, TopicPartition
 from spark_kafkalite.wire.packed import FetchRequest
-from spark_kafkalite.wire.packed.replica_damage import UNCOUNTED, ReplicaDamage, pack_damage, parse_damage
+from spark_kafkalite.wire.packed.replica_damage import REFUSED, UNCOUNTED, ReplicaDamage, pack_damage, parse_damage
 
 # What a follower says of each partition that is or was damaged, by topic id and number.
 Said = dict[tuple[bytes, int], ReplicaDamage]
 
 
 def take_damage(context: BrokerContext, fetch: FetchRequest) -> Said:
-    """Report to the leaders what their follower's logs lack; return the report. Raises FrameError."""
+    """Report to the leaders what their follower's logs lack, and what it refuses; return the report. Raises FrameError."""
     said = {(each.topic_id, each.partition): each for each in parse_damage(fetch.damage)}
     for each, leader in _led(context, said.values()):
         leader.follower_damage(fetch.replica_id, Incarnation(fetch.replica_epoch), each.stage, each.ranges)
+        if each.flags & REFUSED:
+            leader.refused_by(fetch.replica_id)
     return said
 
 

@@ -2,13 +2,14 @@
 
 Only brokers write and read it. Other receivers of such a message skip the field, as every tagged field that they do
 not know. It is DAMAGE_TAG of the request and of the answer, and has one entry for each partition that is or was
-damaged at the follower; the leader answers each. An entry is big endian::
+damaged at the follower, or that it refuses; the leader answers each. An entry is big endian::
 
     topic id (16 bytes), partition (4), leader epoch (4), stage (4), flags (1), log start offset (8),
     count (2), then as many times start offset (8) and end offset (8)
 
-In a request the ranges are the follower's, and the stage counts how often they have changed in this process. In an
-answer they are the leader's, with the start of its log, the stage that it answers, and UNCOUNTED if it counts on
+In a request the ranges are the follower's, and the stage counts how often they have changed in this process. The flag
+REFUSED is set while the follower refuses what the leader has sent from the end of the follower's log on: its CRC or
+header is wrong. In an answer they are the leader's, with the start of its log, the stage that it answers, and UNCOUNTED if it counts on
 nothing that the follower has.
 """
 
@@ -23,6 +24,7 @@ from spark_kafkalite.errors import FrameError
 # Beyond whatever Kafka gives its fields.
 DAMAGE_TAG: Final = 17_000
 UNCOUNTED: Final = 1
+REFUSED: Final = 2
 _HEAD: Final = struct.Struct(">16siiibqH")
 _RANGE: Final = struct.Struct(">qq")
 _MOST_RANGES: Final = 1000

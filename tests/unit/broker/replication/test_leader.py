@@ -118,6 +118,28 @@ def test_a_log_start_is_confirmed_by_an_in_sync_replica_that_has_it_or_by_none_t
     assert partition.check_leader().follower_logs.confirms_start(2)
 
 
+def test_what_a_follower_refuses_is_checked_with_the_next_read(harness: Harness, partition: Partition) -> None:
+    leader = partition.check_leader()
+    for _ in range(3):
+        harness.append(partition, 1)
+    log = partition.log
+    leader.follower_fetched(FOLLOWER, INCARNATION, 1)
+    leader.refused_by(FOLLOWER)
+    log.local.known_damage.check(0, 3, 3)
+    assert not log.is_damaged, "its bytes are sound here"
+    file = log.segments.active.file
+    size_bytes = file.size() // 3
+    last = file.pread(1, 2 * size_bytes - 1)
+    file.pwrite(bytes([last[0] ^ 1]), 2 * size_bytes - 1)
+    leader.refused_by(FOLLOWER)
+    log.local.known_damage.check(0, 3, 3)
+    assert not log.is_damaged, "one look for each offset"
+    leader.follower_fetched(FOLLOWER, INCARNATION, 0)
+    leader.refused_by(FOLLOWER)
+    log.local.known_damage.check(0, 3, 3)
+    assert log.damaged_ranges == ((1, 2),)
+
+
 def test_what_is_lacking_here_is_accepted_only_when_each_follower_has_reported_to_lack_it(
     harness: Harness, partition: Partition
 ) -> None:

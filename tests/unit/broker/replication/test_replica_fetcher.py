@@ -38,7 +38,7 @@ from spark_kafkalite.wire.packed import (
     parse_fetch,
 )
 from spark_kafkalite.wire.packed.fetch_beginning import announced_records
-from spark_kafkalite.wire.packed.replica_damage import UNCOUNTED, pack_damage, parse_damage
+from spark_kafkalite.wire.packed.replica_damage import REFUSED, UNCOUNTED, pack_damage, parse_damage
 from tests.lab.batches import make_batch, make_stored_batch
 from tests.lab.manual_loop import ManualLoop, ManualThreads
 from tests.lab.partition_states import partition_state
@@ -610,9 +610,11 @@ def test_damaged_batches_are_refused_and_fetched_again(
     world.run(3)
     assert world.partitions[0].log.log_end_offset == 0
     assert caplog.text.count("is refused and fetched again") == 1
+    assert [each.flags for each in parse_damage(world.leader.requests[-1].damage)] == [REFUSED]
     world.leader.said = sound  # type: ignore[method-assign]
     world.run(1)
     assert world.is_same()
+    assert world.leader.requests[-1].damage == b""
     assert "is copied from broker 2 again" not in caplog.text or caplog.text.count("again") >= 1
 
 
