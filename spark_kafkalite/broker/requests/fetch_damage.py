@@ -19,7 +19,10 @@ Said = dict[tuple[bytes, int], ReplicaDamage]
 
 
 def take_damage(context: BrokerContext, fetch: FetchRequest) -> Said:
-    """Report to the leaders what their follower's logs lack, and what it refuses; return the report. Raises FrameError."""
+    """Report to the leaders what their follower's logs lack, and what it refuses. Return the report.
+
+    Raises FrameError.
+    """
     said = {(each.topic_id, each.partition): each for each in parse_damage(fetch.damage)}
     for each, leader in _led(context, said.values()):
         leader.follower_damage(fetch.replica_id, Incarnation(fetch.replica_epoch), each.stage, each.ranges)

@@ -8,9 +8,9 @@ damaged at the follower, or that it refuses; the leader answers each. An entry i
     count (2), then as many times start offset (8) and end offset (8)
 
 In a request the ranges are the follower's, and the stage counts how often they have changed in this process. The flag
-REFUSED is set while the follower refuses what the leader has sent from the end of the follower's log on: its CRC or
-header is wrong. In an answer they are the leader's, with the start of its log, the stage that it answers, and UNCOUNTED if it counts on
-nothing that the follower has.
+REFUSED is set while the follower refuses what the leader has sent from the end of its log on, because the CRC or header
+is wrong. In an answer the ranges are the leader's, with the start of its log, the stage that it answers, and UNCOUNTED
+if it counts on nothing that the follower has.
 """
 
 from __future__ import annotations
