@@ -93,7 +93,7 @@ def test_a_replica_that_is_away_is_not_compared(
         cluster.wait_in_sync(topic)
 
 
-def test_who_copies_from_a_damaged_leader_names_the_command_that_helps(
+def test_a_leader_heals_what_a_follower_refuses_without_the_command(
     cluster: KafkaliteCluster, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic()
@@ -105,12 +105,10 @@ def test_who_copies_from_a_damaged_leader_names_the_command_that_helps(
         produce(cluster, topic, range(first, first + 20))
     flip_a_bit(cluster, leader, topic)
     cluster.restart(behind)
-    command = f"kafkalite cluster compare {topic}:0"
     log = cluster.broker(behind).stderr_path
     wait_until(lambda: f"what broker {leader} sends is refused" in log.read_text(), "the copy to meet the damage")
-    assert command in log.read_text()
-    said = kafkalite(*command.split()[1:], "--bootstrap-server", cluster.bootstrap, code=1).stdout
-    assert f"are damaged in broker {leader}'s log" in said
+    # In case the fault is one that the leader does not find.
+    assert f"kafkalite cluster compare {topic}:0" in log.read_text()
     cluster.wait_in_sync(topic)
     wait_until_equal(cluster, topic)
     assert values_of(cluster.bootstrap, topic, COUNT) == [b"%d" % number for number in range(COUNT)]
