@@ -29,6 +29,7 @@ from spark_kafkalite.client.consume.start_positions import FetchCommitted, Start
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import ClusterSnapshot
 from spark_kafkalite.client.network.retry import TO_BE_MENDED, Backoff, Deadline, is_retriable
+from spark_kafkalite.client.waiting_lock import waiting_lock
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import (
     ClosedError,
@@ -73,7 +74,7 @@ class ReadAhead:
         self._cluster = cluster
         self._clock = clock
         self._start = StartPositions(config, cluster, clock, fetch_committed)
-        self.lock = threading.Lock()
+        self.lock = waiting_lock()
         # Told of all that readers and fetching threads may wait for. The keeper is told apart: what it deals with is
         # rare, and waking it for every answer would take the interpreter from the reader that the answer is for.
         self.changed = threading.Condition(self.lock)

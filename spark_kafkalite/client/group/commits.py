@@ -18,6 +18,7 @@ from typing import NamedTuple
 from spark_kafkalite.client.group.coordinator_link import CoordinatorLink
 from spark_kafkalite.client.group.offsets import GroupMember, commit_offsets
 from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.client.waiting_lock import waiting_lock
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.model import CommittedOffsets
 
@@ -53,7 +54,7 @@ class CommitLane:
         self._coordinator = coordinator
         self._notify = notify
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = waiting_lock()
         self._changed = threading.Condition(self._lock)
         self._waiting: deque[PendingCommit] = deque()
         self._in_flight = 0

@@ -47,6 +47,7 @@ from spark_kafkalite.client.group.settings import GroupConfig
 from spark_kafkalite.client.network.connection import BrokerConnection
 from spark_kafkalite.client.network.metadata import Node
 from spark_kafkalite.client.network.retry import TO_BE_MENDED, Backoff, Deadline
+from spark_kafkalite.client.waiting_lock import waiting_lock
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import ClosedError, KafkaliteError, MemberIdRequired, UnsupportedVersion
 from spark_kafkalite.wire.api_keys import ApiKey
@@ -100,7 +101,7 @@ class Membership:
         self._assign = assign
         self._notify = notify
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = waiting_lock()
         self._changed = threading.Condition(self._lock)
         self._phase = Phase.UNJOINED
         self._member = GroupMember("", NO_GENERATION, config.group_instance_id)

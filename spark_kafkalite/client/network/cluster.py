@@ -36,6 +36,7 @@ from spark_kafkalite.client.network.metadata import (
 )
 from spark_kafkalite.client.network.pooled_connection import PooledConnection
 from spark_kafkalite.client.network.retry import OF_ONE_LISTENER, TO_BE_MENDED, Backoff, Deadline
+from spark_kafkalite.client.waiting_lock import waiting_lock
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
     AdvertisedUnreachable,
@@ -72,7 +73,7 @@ class ClusterClient:
         self._clock = clock
         self._open_connection = open_connection
         self._half_open = HalfOpen()
-        self._lock = threading.Lock()
+        self._lock = waiting_lock()
         self._changed = threading.Condition(self._lock)
         self._snapshot = ClusterSnapshot()
         self._refreshed_s: float | None = None

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 from spark_kafkalite.client.produce.delivery import ProducerBatch
+from spark_kafkalite.client.waiting_lock import waiting_lock
 from spark_kafkalite.errors import DeliveryTimeout, KafkaliteError
 
 _MAX_SEQUENCE: Final = 2**31
@@ -115,7 +116,7 @@ class Accumulator:
     """All partitions' batches of one producer."""
 
     def __init__(self, limits: AccumulatorLimits, max_in_flight: int) -> None:
-        self.lock = threading.Lock()
+        self.lock = waiting_lock()
         self.memory_freed = threading.Condition(self.lock)
         self.queues: dict[tuple[str, int], PartitionQueue] = {}
         # Queues with anything in them, in the order in which they got it: draining goes round among them.

@@ -34,6 +34,7 @@ from typing import Final, Protocol
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.client.registry_consumer.rebalance import assignment_of, topics_of
 from spark_kafkalite.client.registry_link import RegistryLink
+from spark_kafkalite.client.waiting_lock import waiting_lock
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ClosedError, KafkaliteError, RebalanceFailed, RegistryError
 from spark_kafkalite.model import TopicPartition
@@ -106,7 +107,7 @@ class RegistryMember:
         self._exclude_internal = exclude_internal
         self._clock = clock
         self._filtered = registration.pattern is not SubscriptionPattern.STATIC
-        self._lock = threading.Lock()
+        self._lock = waiting_lock()
         self._changed = threading.Condition(self._lock)
         self._wanted = False
         self._expired = True
