@@ -39,7 +39,7 @@ def copy_in_turns(log: PartitionLog, batches: Batches, leader_epoch: int = MAX_L
     """
     local = log.local
     if not local.takes_appends:
-        yield from log.readying()
+        yield from log.readiness.steps()
     next_offset: int = local.log_end_offset
     # Its leader may have older records here than an epoch in which this broker has led and written nothing.
     log.epochs.drop_empty(next_offset)

@@ -7,7 +7,8 @@ on. One ERROR line names the partition, the file and the offsets.
 
 A read that fails has a thread find what is wrong (``loading.survey``), because that reads; then the read is done again.
 Passing errors, for want of descriptors or memory, fail that one read and mark nothing as damaged. Bytes that turn out
-to be missing while they are sent are suspected, and checked before the next read.
+to be missing while they are sent are suspected, and checked before the next read; so is what a follower refuses, and
+what consumers ask for again and again.
 
 The loop owns an object of this, but for :meth:`KnownDamage.add`, :meth:`KnownDamage.survey` and
 :meth:`KnownDamage.write`, which any thread may call. Ranges are replaced as a whole, never changed.
@@ -18,14 +19,14 @@ from __future__ import annotations
 import logging
 import shlex
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from spark_kafkalite.clock import Clock
 from spark_kafkalite.errors import CorruptMessage, KafkaStorageError
 from spark_kafkalite.log.damaged_ranges import NONE, Ranges, clipped, merged, without
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of, text_of
-from spark_kafkalite.log.files.fs import Fs, write_whole
+from spark_kafkalite.log.files.fs import Fs
 from spark_kafkalite.log.files.needs_thread import NeedsThread, may_wait
 from spark_kafkalite.log.files.small_files import (
     DAMAGED_RANGES_FILE,
@@ -34,11 +35,11 @@ from spark_kafkalite.log.files.small_files import (
     write_damaged_ranges,
 )
 from spark_kafkalite.log.loading.survey import survey
-from spark_kafkalite.log.segments.segment import Segment, SegmentCut
+from spark_kafkalite.log.passed_over import PassedOver
+from spark_kafkalite.log.segments.segment import Segment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.records.assemble import empty_batch
-from spark_kafkalite.records.layout import MAX_INT32, MAX_INT64
+from spark_kafkalite.records.layout import MAX_INT64
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class KnownDamage:
         "_written",
         "is_kept",
         "listener",
+        "passed_over",
         "ranges",
         "stage",
         "unknown",
@@ -100,12 +102,15 @@ class KnownDamage:
         # How often they have changed since the log was opened.
         self.stage = 0
         self.listener: DamageListener | None = None
+        # What no replica has, and readers pass over.
+        self.passed_over = PassedOver(fs, directory, segments)
         # What the listener has been told of, and what the file says; None while nobody knows.
         self._told: Ranges = NONE
         self._written: Ranges | None = NONE
         # Whether other brokers have the records, so that what is damaged here can be healed, and is kept.
         self.is_kept = False
-        # Why offsets are to be checked: bytes were missing when they were sent, or a follower refuses them.
+        # Why offsets are to be checked: bytes were missing when they were sent, a follower refuses them, or consumers
+        # make no progress with them.
         self._suspects = _NO_SUSPECTS
         # Offsets of reads that have failed, and of which nothing was found to be wrong.
         self._unexplained: dict[int, str] = {}
@@ -118,8 +123,8 @@ class KnownDamage:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is known or suspected, so that reads need not ask."""
-        return not self.ranges and not self._suspects
+        """Whether nothing is known, suspected or passed over, so that reads need not ask."""
+        return not self.ranges and not self._suspects and self.passed_over.is_empty
 
     # The file -------------------------------------------------------------------------------------------------------
 
@@ -176,7 +181,7 @@ class KnownDamage:
         """Know of a range from now on; return whether that is news. It is not written yet."""
         with self._lock:
             before = self.ranges
-            self.ranges = merged([*before, (start_offset, end_offset)])
+            self.ranges = self.passed_over.left_of(merged([*before, (start_offset, end_offset)]))
             self.stage += self.ranges != before
             return self.ranges != before
 
@@ -190,6 +195,7 @@ class KnownDamage:
         """Forget what lies outside of this part of the log, because the records there no longer exist."""
         self._suspects = _NO_SUSPECTS
         self._is_changing = False
+        self.passed_over.keep(start_offset, end_offset)
         self.unknown = clipped(self.unknown, start_offset, end_offset)
         self._replace(clipped(self.ranges, start_offset, end_offset))
 
@@ -243,54 +249,11 @@ class KnownDamage:
         if self.listener is not None and self.ranges:
             self.listener.damage_reported()
 
-    def pass_over(self, ranges: Ranges, epoch_at: Callable[[int], int]) -> None:
-        """Have readers pass over what is missing at the ends of segments, in a thread.
-
-        A batch without records spans it from then on, of the leader epoch that ``epoch_at`` gives for an offset. So
-        followers copy that the offsets are lost, and no later start misses them. What is missing at the log's end such
-        a batch spans already; for what cannot be read between other batches nothing is done.
-        """
-        for start, end in ranges:
-            for segment in list(self._segments.from_offset(start)):
-                following = self._segments.after(segment)
-                if segment.base_offset >= end or following is None:
-                    break
-                first, behind = max(start, segment.base_offset), following.base_offset
-                try:
-                    # What lies in the next segment is spanned there.
-                    self._span(segment, first, min(behind, end), epoch_at(first))
-                except OSError as error:
-                    # Readers pass over it all the same, until a start finds it again.
-                    logger.warning(
-                        "%s: what is missing from offset %d on cannot be spanned: %s",
-                        segment.log_path,
-                        first,
-                        text_of(error),
-                    )
-
-    def _span(self, segment: Segment, start: int, end: int, leader_epoch: int) -> None:
-        """End a sealed segment with a batch without records for the offsets from ``start`` to ``end``, if that is where
-        what is left of it ends."""
-        try:
-            segment.check_reaches(segment.size_bytes)
-        except SegmentCut:
-            segment.size_bytes = segment.end_before(start)
-        except FileNotFoundError:
-            segment.size_bytes = 0
-            self._fs.open(segment.log_path, create=True)
-        position = segment.size_bytes
-        if start < end <= start + MAX_INT32 and segment.end_before(start) == position:
-            filler = empty_batch(start, end - 1, leader_epoch)
-            file = segment.file
-            file.truncate(position)
-            write_whole(file, filler, position)
-            file.sync()
-            segment.size_bytes = position + len(filler)
-
     # Reads ----------------------------------------------------------------------------------------------------------
 
     def check(self, start_offset: int, until_offset: int, end_offset: int) -> int:
-        """Return up to where a read from ``start_offset`` may go, ``until_offset`` or the next range that is damaged.
+        """Return up to where a read from ``start_offset`` may go: ``until_offset``, or the next range that is damaged
+        or passed over.
 
         Raises KafkaStorageError (56) inside of one, and NeedsThread when a thread has to look first.
         """
@@ -299,8 +262,9 @@ class KnownDamage:
             suspect = min(left)
             reason = left.pop(suspect)
             self._suspects = left
-            self._look(suspect, end_offset, reason)
+            self._look(suspect, end_offset, reason, is_doubt=True)
         self.tell()
+        until_offset = self.passed_over.limit(start_offset, until_offset)
         for start, end in self.ranges:
             if start_offset < start:
                 return min(until_offset, start)
@@ -336,16 +300,17 @@ class KnownDamage:
         """Have the next read check what follows an offset."""
         self._suspects = {**self._suspects, offset: reason}
 
-    def _look(self, offset: int, end_offset: int, reason: str) -> None:
+    def _look(self, offset: int, end_offset: int, reason: str, *, is_doubt: bool = False) -> None:
         if not may_wait():
-            raise Survey(self, offset, end_offset, reason)
-        self.survey(offset, end_offset, reason)
+            raise Survey(self, offset, end_offset, reason, is_doubt)
+        self.survey(offset, end_offset, reason, is_doubt=is_doubt)
 
-    def survey(self, offset: int, end_offset: int, reason: str) -> None:
+    def survey(self, offset: int, end_offset: int, reason: str, *, is_doubt: bool = False) -> None:
         """Find out, in a thread, what cannot be read at an offset and behind it, note it and log it. ANYWHERE: find the
-        segments that are shorter than they were, or gone. ``reason``: the error of the read."""
+        segments that are shorter than they were, or gone. ``reason``: the error of the read, or with ``is_doubt`` why
+        the offset is suspected, though no read of this broker has failed there."""
         if offset != ANYWHERE:
-            self._survey_at(offset, end_offset, reason)
+            self._survey_at(offset, end_offset, reason, is_doubt=is_doubt)
             return
         for segment in list(self._segments):
             try:
@@ -380,7 +345,9 @@ class KnownDamage:
             self._unexplained.clear()
         self._unexplained[offset] = reason
 
-    def _survey_at(self, offset: int, end_offset: int, reason: str, *, is_whole: bool = False) -> None:
+    def _survey_at(
+        self, offset: int, end_offset: int, reason: str, *, is_whole: bool = False, is_doubt: bool = False
+    ) -> None:
         generation = self._generation
         segment = self._segments.floor(offset)
         following = self._segments.after(segment)
@@ -392,6 +359,12 @@ class KnownDamage:
         if self._is_changing or generation != self._generation or self._segments.floor(offset) is not segment:
             # What was looked at is not the log's any more: it was cut, cleaned or removed.
             found = NONE
+        if is_doubt and not found:
+            what = f"could not be checked: {why}" if why else "was checked and is sound"
+            logger.info(
+                "%s: %s from offset %d on %s (%s)", self._topic_partition, segment.log_path, offset, what, reason
+            )
+            return
         if not any(start <= offset < end for start, end in found):
             # So that the read, which is done again, comes to an end.
             self._note_unexplained(offset, reason)
@@ -416,24 +389,25 @@ class KnownDamage:
                 why,
                 "its other replicas lead, and this one is copied again from them"
                 if self.is_kept
-                else "no other broker has them: restore the file from a backup while the broker is stopped, cut the "
-                f"log there with kafkalite dump-log --repair {shlex.quote(self._directory)}, or produce the records "
-                "again",
+                else "no other broker has them: restore the file from a backup while the broker is stopped, or produce "
+                "the records again. After a restart readers pass over what is missing; kafkalite dump-log --repair "
+                f"{shlex.quote(self._directory)} cuts off damaged batches, and all behind them",
             )
         if self.is_kept:
             self.try_to_write()
 
 
 class Survey(NeedsThread):
-    """A read has failed, or bytes were missing when they were sent; ``work`` finds out what cannot be read."""
+    """A read has failed, or something is suspected; ``work`` finds out what cannot be read."""
 
-    def __init__(self, damage: KnownDamage, offset: int, end_offset: int, reason: str) -> None:
+    def __init__(self, damage: KnownDamage, offset: int, end_offset: int, reason: str, is_doubt: bool) -> None:
         super().__init__(f"offset {offset} could not be read: {reason}")
         self._damage = damage
         self._asked = offset, end_offset, reason
+        self._is_doubt = is_doubt
 
     def work(self) -> None:
-        self._damage.survey(*self._asked)
+        self._damage.survey(*self._asked, is_doubt=self._is_doubt)
 
 
 def _named(ranges: Ranges) -> str:

@@ -31,17 +31,17 @@ from spark_kafkalite.log.known_damage import KnownDamage
 from spark_kafkalite.log.loading.damage import DamageLines
 from spark_kafkalite.log.loading.holes import Hole
 from spark_kafkalite.log.loading.holes import report as report_holes
-from spark_kafkalite.log.loading.recovery import LoadedLog
+from spark_kafkalite.log.loading.loaded_log import LoadedLog
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.reader import LogReader
-from spark_kafkalite.log.segments.segment import Found, LogSlice, Segment
+from spark_kafkalite.log.segments.segment import LOOK_UP_BYTES, Found, LogSlice, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.steps import Piece, Steps
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import Offset, TopicPartition
 from spark_kafkalite.records.assemble import empty_batch
-from spark_kafkalite.records.layout import MAX_INT32, BatchHeader
+from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32, BatchHeader
 
 # Of this much at the end of a log it is taken for granted that it is in the page cache.
 _RECENT_BYTES = 16 * 1024 * 1024
@@ -310,12 +310,20 @@ class LocalLog:
     def slice(self, start_offset: int, max_bytes: int, until_offset: int, *, at_least_one: bool) -> LogSlice | None:
         """Return whole batches from the one that holds ``start_offset``; see ``PartitionLog.read``, which has checked
         the offsets. Raises KafkaStorageError (56)."""
-        damage, end_offset, ends_at_damage = self.known_damage, self.log_end_offset, False
+        damage, end_offset, ends_at_damage, read_bytes = self.known_damage, self.log_end_offset, False, LOOK_UP_BYTES
         if not damage.is_quiet:
             readable_end = damage.check(start_offset, until_offset, end_offset)
+            filler = damage.passed_over.at(start_offset)
+            if filler is not None:
+                fits = filler.end <= until_offset and (at_least_one or filler.size_bytes <= max_bytes)
+                return filler.slice(start_offset) if fits else None
             until_offset, ends_at_damage = readable_end, readable_end < until_offset
+            # A read fails as a whole for one bad sector in it.
+            read_bytes = HEADER_BYTES
         try:
-            return self.reader.slice(start_offset, max_bytes, until_offset, end_offset, at_least_one, ends_at_damage)
+            return self.reader.slice(
+                start_offset, max_bytes, until_offset, end_offset, at_least_one, ends_at_damage, read_bytes
+            )
         except NeedsThread as missing:
             raise damage.guarded(missing, start_offset, end_offset) from None
         except (CorruptMessage, OSError) as error:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from spark_kafkalite.errors import CorruptMessage, OutOfOrderSequenceNumber, UnknownProducerId
-from spark_kafkalite.log.loading.recovery import forget_producers, rebuild_producers
+from spark_kafkalite.log.loading.producers import forget_producers, rebuild_producers
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.producer_snapshot import (
     LARGE_SNAPSHOT_BYTES,

@@ -325,6 +325,13 @@ class LogManager:
         """Return whether there is a log of the partition, opened or not, in a directory that is online."""
         return topic_partition in self.logs or topic_partition in self._unopened
 
+    def directory_of(self, topic_partition: TopicPartition) -> str | None:
+        """Return the log directory that has the log of the partition, opened or not, None when none has."""
+        log = self.logs.get(topic_partition)
+        if log is not None:
+            return log.disk.path
+        return self._unopened.found(topic_partition).log_dir if topic_partition in self._unopened else None
+
     def is_unreadable(self, topic_partition: TopicPartition) -> bool:
         """Return whether there is a log of the partition that cannot be read, on a disk that can be written."""
         return self._unopened.is_unreadable(topic_partition)

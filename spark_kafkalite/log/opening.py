@@ -68,9 +68,9 @@ class Opening:
 
     def _open_own(self, found: FoundLog, *, sync: bool) -> PartitionLog | None:
         """Open a log, or set it aside when it is that of another topic; then return None."""
-        topic_id = self._identities.topic_id_in(found)
-        if not self._identities.is_foreign(found, topic_id):
-            return self.open_as(found, topic_id, sync=sync)
+        metadata = self._identities.metadata_in(found)
+        if not self._identities.is_foreign(found, metadata):
+            return self.open_as(found, None if metadata is None else metadata.topic_id, sync=sync)
         self._identities.set_aside(found)
         self._checkpoints.forget(found.key)
         return None

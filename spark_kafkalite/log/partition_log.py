@@ -20,7 +20,6 @@ from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from spark_kafkalite.errors import (
-    CorruptMessage,
     KafkaStorageError,
     OffsetOutOfRange,
     OutOfOrderSequenceNumber,
@@ -29,7 +28,7 @@ from spark_kafkalite.log.compaction.clean_job import CleanedGroup
 from spark_kafkalite.log.damaged_ranges import Ranges
 from spark_kafkalite.log.directories.disk import FailureKind, kind_of
 from spark_kafkalite.log.files.fs import replace_file, write_whole
-from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
+from spark_kafkalite.log.files.needs_thread import NeedsThread
 from spark_kafkalite.log.files.small_files import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
@@ -37,17 +36,17 @@ from spark_kafkalite.log.files.small_files import (
 )
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.known_damage import ANYWHERE
-from spark_kafkalite.log.loading.recovery import LastRun, LoadedLog, begin_log, load_log
+from spark_kafkalite.log.loading.loaded_log import LastRun, LoadedLog
+from spark_kafkalite.log.loading.recovery import begin_log, load_log
 from spark_kafkalite.log.local_log import LocalLog
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.log_producers import LogProducers
 from spark_kafkalite.log.markers import marker_in
 from spark_kafkalite.log.reader import TimestampOffset
-from spark_kafkalite.log.segments.active_segment import EndLost
+from spark_kafkalite.log.readiness import LogReadiness
 from spark_kafkalite.log.segments.segment import LogSlice, Segment, SegmentCut
 from spark_kafkalite.log.segments.swap import Swap
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
-from spark_kafkalite.log.steps import Piece, Steps
 from spark_kafkalite.log.topic_config import TopicConfig
 from spark_kafkalite.model import NO_LEADER_EPOCH, Offset, TopicPartition
 from spark_kafkalite.records import kernel
@@ -102,9 +101,9 @@ class PartitionLog:
         # How much recovery had to do, for the log line of the start.
         self.recovered_segments = loaded.recovered_segments
         self.cut_bytes = loaded.cut_bytes
-        # Whether all is there that the last run of the broker had written; see ``recovery.LoadedLog``.
+        # Whether all is there that the last run of the broker had written; see ``loaded_log.LoadedLog``.
         self.was_whole = loaded.is_whole
-        # Whether a cleaning that a crash had interrupted has been ended; see ``recovery.LoadedLog``.
+        # Whether a cleaning that a crash had interrupted has been ended; see ``loaded_log.LoadedLog``.
         self.swapped_at_start = loaded.swapped
 
     @classmethod
@@ -142,7 +141,7 @@ class PartitionLog:
 
     def _check_end(self, loaded: LoadedLog) -> None:
         if loaded.end_is_suspect and self.segments.active.unread_until_offset >= 0:
-            self.make_ready()
+            self.readiness.read_end()
         elif self.log_end_offset < loaded.given_until:
             reason = "the last segment has lost its end" if loaded.found_segments else "all segments are missing"
             self._go_on_at_end(loaded.given_until, loaded.end_reason or reason, flush=True)
@@ -184,7 +183,8 @@ class PartitionLog:
             if topic_id is not None:
                 # A crash that leaves half of it leaves an empty log, which takes an id again.
                 path = f"{directory}/{PARTITION_METADATA_FILE}"
-                write_whole(host.files.fs.open(path, create=True), partition_metadata(topic_id))
+                metadata = partition_metadata(topic_id, topic_partition.partition)
+                write_whole(host.files.fs.open(path, create=True), metadata)
                 log.local.identity.changed()
         log.local.unsynced.directories += [directory, directory.rpartition("/")[0]]
         return log
@@ -192,7 +192,8 @@ class PartitionLog:
     def adopt_topic_id(self, topic_id: bytes) -> None:
         """Write the topic id of a log that has none yet."""
         path = f"{self.directory}/{PARTITION_METADATA_FILE}"
-        replace_file(self.host.files.fs, path, partition_metadata(topic_id), sync=False)
+        metadata = partition_metadata(topic_id, self.topic_partition.partition)
+        replace_file(self.host.files.fs, path, metadata, sync=False)
         self.topic_id = topic_id
         self.local.identity.changed()
 
@@ -250,6 +251,11 @@ class PartitionLog:
         """Bytes of all segments."""
         return self.segments.size_bytes
 
+    @property
+    def readiness(self) -> LogReadiness:
+        """What the log needs before it takes appends; not kept, as the two would keep each other in memory."""
+        return LogReadiness(self.local, self._go_on_at_end)
+
     # Append ---------------------------------------------------------------------------------------------------------
 
     def append_as_leader(
@@ -273,7 +279,7 @@ class PartitionLog:
         """
         local = self.local
         if not local.takes_appends:
-            self.make_appendable()
+            self.readiness.prepare()
         has_producer, marker = header.producer_id >= 0, None
         if is_own:
             if has_producer:
@@ -336,7 +342,7 @@ class PartitionLog:
         None when the batch is not going to be written: ``append_as_leader`` returns why. Raises what that raises.
         """
         if not self.local.takes_appends:
-            self.make_appendable()
+            self.readiness.prepare()
         if header.producer_id >= 0 and self.producers.check(header, self.log_start_offset) is not None:
             return None
         self.local.take_room(len(batch))
@@ -355,64 +361,6 @@ class PartitionLog:
         """Return what is stamped into the next batch as LogAppendTime, -1 for nothing."""
         # The clock as it is, as in Kafka: times that may not go back would keep one wrong moment of it for ever.
         return self._clock.wall_ms() if self.config.message_timestamp_type == "LogAppendTime" else -1
-
-    def before_append(self) -> NeedsThread | None:
-        """Return what a thread has to do before the log takes appends, if anything. The identity of a new log is
-        synced. After a fast start the log's end is read, and where the indexes there are damaged all of the active
-        segment is."""
-        local = self.local
-        if local.takes_appends or not local.is_usable:
-            return None
-        pending = local.identity.pending()
-        if pending is not None or local.is_ready:
-            return pending
-        try:
-            with without_waiting():
-                self.make_ready()
-        except NeedsThread as missing:
-            return missing
-        except KafkaStorageError:
-            # The append meets it as well.
-            pass
-        return None
-
-    def readying(self) -> Steps[None]:
-        """Have the log take appends, in steps; see :meth:`before_append`. KafkaStorageError when it cannot."""
-        missing = self.before_append()
-        if missing is not None:
-            # What goes wrong is met again.
-            yield Piece(missing.work)
-        if not self.local.takes_appends:
-            self.make_appendable()
-
-    def make_appendable(self) -> None:
-        """Have the log take appends, in this thread; see :meth:`before_append`. Raises KafkaStorageError (56) or
-        ClosedError when it takes none."""
-        if not self.local.is_usable:
-            raise self.local.unusable_error()
-        self.local.sync_identity()
-        if not self.local.is_ready:
-            self.make_ready()
-
-    def make_ready(self) -> None:
-        """Have the log take appends: read what a fast start has left unread. Raises KafkaStorageError (56) or
-        ClosedError when it takes none."""
-        if not self.local.is_usable:
-            raise self.local.unusable_error()
-        try:
-            self.segments.active.read_tail()
-        except EndLost as error:
-            stopped_at = self.segments.active.unread_until_offset
-            self.segments.active.unread_until_offset = -1
-            self.local.log_end_offset = Offset(error.end_offset)
-            self._go_on_at_end(stopped_at, str(error))
-        except CorruptMessage as error:
-            self.local.is_damaged = True
-            reason = f"cannot append to {self.topic_partition}: {error}; a restart of the broker recovers the log"
-            self.local.fail(reason)
-            raise KafkaStorageError(reason) from error
-        except OSError as error:
-            raise self.local.fatal_error("read the end of", error) from error
 
     def assign_leader_epoch(self, leader_epoch: int, start_offset: int | None = None, *, sync: bool = True) -> None:
         """Note that ``leader_epoch`` begins at the log end (or ``start_offset``). With ``sync`` it is on the disk when
@@ -467,7 +415,7 @@ class PartitionLog:
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment, with a snapshot of the producers. What is new is synced by the next flush."""
         if self.segments.active.unread_until_offset >= 0:
-            self.make_ready()
+            self.readiness.read_end()
         self.local.roll(base_offset)
         self._snapshot_producers(self.producers.write_snapshot)
 
@@ -531,7 +479,7 @@ class PartitionLog:
     def _by_time(self, find: Callable[[int, int], TimestampOffset | None], until_offset: int) -> TimestampOffset | None:
         if self.local.is_usable and not self.local.is_ready:
             # The times in what a fast start has left unread count too.
-            self.make_ready()
+            self.readiness.read_end()
         damage = self.local.known_damage
         try:
             return find(self.log_start_offset, min(until_offset, self.log_end_offset))
@@ -570,7 +518,7 @@ class PartitionLog:
     def advance_log_start(self, offset: int) -> bool:
         """Hide everything below ``offset``, which is at most the log end; return whether anything changed.
 
-        The checkpoint has this offset by then (``LogManager.promise_log_starts``). Segments stay until ``drop_hidden``.
+        The checkpoint has this offset by then (``LogStarts.promise``). Segments stay until ``drop_hidden``.
         """
         if offset <= self.log_start_offset:
             return False

@@ -19,7 +19,7 @@ from spark_kafkalite.errors import KafkaError
 from spark_kafkalite.log.files.fs import File
 from spark_kafkalite.log.files.needs_thread import NeedsThread, NotInMemory, may_wait
 from spark_kafkalite.log.loading.damage import DamageLines
-from spark_kafkalite.log.segments.segment import Found, LogSlice, Segment
+from spark_kafkalite.log.segments.segment import LOOK_UP_BYTES, Found, LogSlice, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.records.columns import add_batch
 from spark_kafkalite.records.compression import NONE
@@ -139,13 +139,15 @@ class LogReader:
         end_offset: int,
         at_least_one: bool,
         ends_at_damage: bool = False,
+        read_bytes: int = LOOK_UP_BYTES,
     ) -> LogSlice | None:
         """See ``PartitionLog.read``; the offsets have been checked against the log. ``ends_at_damage``: what lies at
-        ``until_offset`` cannot be read. Raises CorruptMessage, SegmentCut, OSError."""
+        ``until_offset`` cannot be read. ``read_bytes``: how much is read for headers at a time. Raises CorruptMessage,
+        SegmentCut, OSError."""
         segment = self._segments.floor(start_offset)
         position = self._positions.get(start_offset)
         if position is None:
-            located = self._locate(segment, start_offset, until_offset)
+            located = self._locate(segment, start_offset, until_offset, read_bytes)
             if located is None:
                 return None
             segment, position = located
@@ -156,23 +158,25 @@ class LogReader:
         elif until_offset >= segment_end:
             until_position = segment.size_bytes
         else:
-            until_position = self._until_position(segment, until_offset)
+            until_position = self._until_position(segment, until_offset, read_bytes)
         if until_position <= position:
             return None
         end = until_position
         if end - position > max_bytes:
-            end = self._boundary_within(segment, position, max_bytes, until_position)
+            end = self._boundary_within(segment, position, max_bytes, until_position, read_bytes)
             if end - position > max_bytes and not at_least_one:
                 return None
         if following is not None:
             segment.check_reaches(end)
         return LogSlice(segment.file, position, end - position, start_offset, segment.sending)
 
-    def _locate(self, segment: Segment, start_offset: int, until_offset: int) -> tuple[Segment, int] | None:
+    def _locate(
+        self, segment: Segment, start_offset: int, until_offset: int, read_bytes: int
+    ) -> tuple[Segment, int] | None:
         """Return the first batch that ends at or after ``start_offset``: here, or after a gap in a later segment."""
         candidate: Segment | None = segment
         while candidate is not None and candidate.base_offset < until_offset:
-            found = candidate.find(start_offset)
+            found = candidate.find(start_offset, read_bytes=read_bytes)
             if found is not None:
                 if found.header.base_offset == start_offset:
                     self.remember(start_offset, found.position)
@@ -180,19 +184,21 @@ class LogReader:
             candidate = self._segments.after(candidate)
         return None
 
-    def _until_position(self, segment: Segment, until_offset: int) -> int:
+    def _until_position(self, segment: Segment, until_offset: int, read_bytes: int) -> int:
         position = self._positions.get(until_offset)
         if position is None:
-            found = segment.find(until_offset)
+            found = segment.find(until_offset, read_bytes=read_bytes)
             position = segment.size_bytes if found is None else found.position
         return position
 
-    def _boundary_within(self, segment: Segment, position: int, max_bytes: int, until_position: int) -> int:
+    def _boundary_within(
+        self, segment: Segment, position: int, max_bytes: int, until_position: int, read_bytes: int
+    ) -> int:
         """As ``Segment.boundary_within``, but what was found before is not looked for again."""
         boundaries, key = self._boundaries, (segment.base_offset, position, max_bytes)
         end = boundaries.get(key, until_position + 1)
         if end > until_position:
-            end = segment.boundary_within(position, max_bytes, until_position)
+            end = segment.boundary_within(position, max_bytes, until_position, read_bytes=read_bytes)
             self._remember_boundary(segment, end)
             if len(boundaries) >= _REMEMBERED_POSITIONS:
                 boundaries.clear()

@@ -22,6 +22,7 @@ from spark_kafkalite.log.files.small_files import PARTITION_METADATA_FILE, Check
 logger = logging.getLogger(__name__)
 
 _SINCE_FILE: Final = "stray-since"
+_MOST_DIGITS: Final = 20
 
 
 class StrayFate(Enum):
@@ -88,8 +89,8 @@ class StraysJob:
     def _since_ms(self, path: str) -> int:
         if self._fs.exists(path):
             text = read_small(self._fs, path)
-            # A power cut may have emptied it.
-            if text.strip().isdigit():
+            # A power cut may have emptied it, or something else damaged it.
+            if len(text) <= _MOST_DIGITS and text.strip().isdigit():
                 return int(text)
         replace_file(self._fs, path, b"%d\n" % self._now_ms, sync=False)
         return self._now_ms

@@ -13,8 +13,8 @@ from spark_kafkalite.errors import KafkaStorageError
 from spark_kafkalite.log.directories.log_dirs import LogDirectories
 from spark_kafkalite.log.files.awaiting_logs import AWAITS_TOPIC_FILE, AwaitingLog
 from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.loading.loaded_log import LastRun
 from spark_kafkalite.log.loading.loader import FoundLog
-from spark_kafkalite.log.loading.recovery import LastRun
 from spark_kafkalite.log.opening import Opening
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import TopicPartition

@@ -31,7 +31,7 @@ def truncate_fully(log: PartitionLog, start_offset: int) -> None:
 
 def truncation_to(log: PartitionLog, offset: int) -> Steps[None]:
     """Do what :func:`truncate_to` does in steps."""
-    yield from log.readying()
+    yield from log.readiness.steps()
     if offset >= log.log_end_offset:
         return
     if offset < log.segments.first.base_offset:
@@ -56,7 +56,7 @@ def truncation_to(log: PartitionLog, offset: int) -> Steps[None]:
 
 def full_truncation(log: PartitionLog, start_offset: int) -> Steps[None]:
     """Do what :func:`truncate_fully` does in steps."""
-    yield from log.readying()
+    yield from log.readiness.steps()
     with _truncating(log):
         log.cleaned_until_offset = 0
         yield from log.local.truncate_fully(start_offset)

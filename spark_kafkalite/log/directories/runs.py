@@ -10,7 +10,7 @@ that were proven then. All that such a run has written exists at the next start 
 * and the kernel has lived on since, and each file is the one that the run has written; or every directory has the
   marker of a clean stop.
 
-Left out are logs that lack something according to loading (``recovery.LoadedLog``), could not be opened, or have
+Left out are logs that lack something according to loading (``loaded_log.LoadedLog``), could not be opened, or have
 vanished. The broker removes itself from the registry's states of these before it registers what it proves
 (``broker.replication.unproven_logs``). Meanwhile there is no file, so a crash proves nothing.
 
@@ -103,7 +103,7 @@ def read_run(fs: Fs, directory: str) -> Run | None:
         )
     except FileNotFoundError:
         return None
-    except (CheckpointError, OSError, ValueError, KeyError, TypeError) as error:
+    except (CheckpointError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         logger.warning("%s cannot be read (%s); the logs in %s count as not proven to be whole", path, error, directory)
         return None
 

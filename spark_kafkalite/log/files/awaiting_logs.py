@@ -51,7 +51,7 @@ def read_awaiting(fs: Fs, log_dir: str, name: str) -> AwaitingLog | None:
         topic, _, number = str(fields["log"]).rpartition("-")
         key = TopicPartition(topic, int(number))
         return None if topic_id is None else AwaitingLog(key, topic_id, log_dir, name, int(fields["log_start_offset"]))
-    except (CheckpointError, ValueError, KeyError, TypeError):
+    except (CheckpointError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -12,7 +12,9 @@ All are text, in Kafka's formats:
 * ``cleaner-swap`` of a partition, only while cleaned segments take the place of others (``swap``): the same head, then
   lines ``end_offset base_offset log_bytes index_bytes time_index_bytes source,source,...``, a segment each;
 * ``registry-zxid-checkpoint`` of a log directory: the same head, then the number of a transaction of the registry;
-* ``partition.metadata``: ``version: 0`` and ``topic_id: <22 characters of URL-safe base64>``;
+* ``partition.metadata``: ``version: 0`` and ``topic_id: <22 characters of URL-safe base64>``. Behind these lines, where
+  Kafka does not read, ``partition: N`` and ``crc32c: <8 hexadecimal digits>`` of what comes before. Kafka and earlier
+  versions do not write them;
 * ``meta.properties`` of a log directory: ``version=0``, ``broker.id=N``, ``cluster.id=...``, and more (``siblings``);
 * ``kafkalite-compared`` of a log directory: the same head, then one line, the time in ms at which the last comparison
   with the leaders ended, 0 when one has begun and not ended (``broker.replication.comparison``);
@@ -60,16 +62,20 @@ DAMAGED_RANGES_FILE = "damaged-ranges"
 
 NO_TOPIC_ID = bytes(16)
 # What a million partitions with long names need.
-_MAX_BYTES: Final = 256 * 1024 * 1024
+MAX_BYTES: Final = 256 * 1024 * 1024
+_MOST_LINES: Final = 1_000_002
+# Of a file that describes one log or one directory.
+_FEW_BYTES: Final = 1024 * 1024
 _CRC_MARK: Final = "crc32c "
+_METADATA_CRC_MARK: Final = "crc32c: "
 
 
 class CheckpointError(KafkaliteError):
     """A small file of a log directory does not have its format."""
 
 
-def read_small(fs: Fs, path: str) -> bytes:
-    """Return a small file's bytes. Raises CheckpointError for what is no file, or too large for a small one."""
+def read_small(fs: Fs, path: str, most_bytes: int = _FEW_BYTES) -> bytes:
+    """Return a small file's bytes. Raises CheckpointError for what is no file, or has more than ``most_bytes``."""
     try:
         file = fs.open(path)
     except OSError as error:
@@ -77,15 +83,15 @@ def read_small(fs: Fs, path: str) -> bytes:
             raise CheckpointError(error.strerror) from error
         raise
     size_bytes = file.size()
-    if size_bytes > _MAX_BYTES:
-        raise CheckpointError(f"{path}: {size_bytes} bytes are too many, at most {_MAX_BYTES} are read")
+    if size_bytes > most_bytes:
+        raise CheckpointError(f"{path}: {size_bytes} bytes are too many, at most {most_bytes} are read")
     return file.pread(size_bytes, 0)
 
 
 def _read_lines(fs: Fs, path: str, fields: int) -> list[list[str]]:
     """Return the fields of each entry of a version 0 checkpoint; nothing when the file is missing."""
     try:
-        raw = read_small(fs, path)
+        raw = read_small(fs, path, MAX_BYTES)
     except FileNotFoundError:
         return []
     try:
@@ -95,10 +101,14 @@ def _read_lines(fs: Fs, path: str, fields: int) -> list[list[str]]:
 
 
 def _lines_of(text: str, path: str, fields: int) -> list[list[str]]:
+    line_count = text.count("\n")
+    if line_count > _MOST_LINES:
+        # As objects they take many times the memory of the file.
+        raise CheckpointError(f"{path}: {line_count} lines are too many, at most {_MOST_LINES} are read")
     try:
-        lines = text.splitlines()
+        lines = text.split("\n")
         version, count = int(lines[0]), int(lines[1])
-        entries = [line.split(" ") for line in lines[2:] if line]
+        entries = [line.split(" ", fields) for line in lines[2:] if line]
     except (ValueError, IndexError):
         raise CheckpointError(f"{path}: the first two lines are not a version and a number of entries") from None
     if version != 0:
@@ -125,7 +135,7 @@ def _write_lines(fs: Fs, path: str, lines: Iterable[str], *, sync: bool = True) 
 def _read_checked(fs: Fs, path: str) -> str:
     """Return what stands before the checksum of a file that has one."""
     try:
-        text = read_small(fs, path).decode()
+        text = read_small(fs, path, MAX_BYTES).decode()
     except UnicodeDecodeError:
         raise CheckpointError(f"{path}: it is not text") from None
     head, separator, crc = text.rpartition(_CRC_MARK)
@@ -144,7 +154,7 @@ def read_offsets(fs: Fs, path: str) -> dict[TopicPartition, int]:
 
     An entry that no log can have costs its partition alone: it is left out and logged.
     """
-    if fs.exists(path) and not read_small(fs, path):
+    if fs.exists(path) and not read_small(fs, path, MAX_BYTES):
         return {}
     return _offsets_of(_read_lines(fs, path, 3), path)
 
@@ -296,24 +306,49 @@ def topic_id_from_text(text: str) -> bytes:
     return raw
 
 
-def read_topic_id(fs: Fs, path: str) -> bytes | None:
-    """Return the topic id of a ``partition.metadata`` file, None when the file is missing."""
+class PartitionMetadata(NamedTuple):
+    """Whose log a directory holds. ``partition`` is None where the file does not name it."""
+
+    topic_id: bytes
+    partition: int | None
+
+    def may_be_of(self, partition: int) -> bool:
+        """Return whether the file names this partition, or none."""
+        return self.partition in (None, partition)
+
+
+def read_partition_metadata(fs: Fs, path: str) -> PartitionMetadata | None:
+    """Return what a ``partition.metadata`` file has, None when it is missing."""
     try:
         text = read_small(fs, path).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    head, _, crc = text.partition(_METADATA_CRC_MARK)
     try:
         if fields["version"].strip() != "0":
             raise CheckpointError(f"{path}: version {fields['version']} is not known, only 0 is")
-        return topic_id_from_text(fields["topic_id"].strip())
+        if crc and crc.strip() != f"{crc32c(head.encode()):08x}":
+            raise CheckpointError(f"{path}: its checksum is wrong")
+        # Without the checksum a power loss may have taken the end of the number.
+        number = fields.get("partition", "").strip() if crc else ""
+        return PartitionMetadata(
+            topic_id_from_text(fields["topic_id"].strip()), int(number) if number.isdecimal() else None
+        )
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"{path}: no version and topic_id in it ({error})") from None
 
 
-def partition_metadata(topic_id: bytes) -> bytes:
+def read_topic_id(fs: Fs, path: str) -> bytes | None:
+    """Return the topic id of a ``partition.metadata`` file, None when the file is missing."""
+    found = read_partition_metadata(fs, path)
+    return None if found is None else found.topic_id
+
+
+def partition_metadata(topic_id: bytes, partition: int) -> bytes:
     """Return what a ``partition.metadata`` file holds."""
-    return f"version: 0\ntopic_id: {topic_id_text(topic_id)}".encode()
+    head = f"version: 0\ntopic_id: {topic_id_text(topic_id)}\npartition: {partition}\n"
+    return f"{head}{_METADATA_CRC_MARK}{crc32c(head.encode()):08x}\n".encode()
 
 
 def read_meta(fs: Fs, path: str) -> dict[str, str] | None:

@@ -12,10 +12,12 @@ from spark_kafkalite.log.loading.torn import (
     is_unfinished,
     keep_end,
     keep_pieces,
+    may_have_held,
     set_segment_aside,
     sound_batches,
 )
 from spark_kafkalite.log.segments.segment import LOG_SUFFIX
+from spark_kafkalite.printable import first_of
 
 _SHOWN: Final = 5
 
@@ -26,7 +28,7 @@ class Behind:
     What looks like batches so often that not all of it can be checked is kept, too.
 
     Whole batches prove that their offsets have been given, where those fit: what is missing before and between them may
-    have been in the bytes that are no batch, a byte or more a record. A stale batch from elsewhere does not fit.
+    have been in the bytes that are no batch. Bytes that have no room for a batch have had no offsets.
     """
 
     def __init__(self, fs: Fs, directory: str) -> None:
@@ -57,32 +59,32 @@ class Behind:
             pieces = zip([position, *(run.end_position for run in runs[:-1])], starts, strict=True)
             self.kept.append(keep_pieces(self._fs, path, pieces).rpartition("/")[2])
             return split_off(self._fs, self._directory, base_offset, runs)
-        if self._look(path, position, next_offset):
+        with Mapped(self._fs.open(path), position) as view:
+            has_batches = self._look(view, position, next_offset)
+        if has_batches:
             self.kept.append(keep_end(self._fs, path, position).rpartition("/")[2])
         return {}
 
     def set_aside(self, base_offset: int, next_offset: int) -> bool:
         """Set a segment aside behind the log's end, ``next_offset``; False when there is nothing in it."""
         path = f"{self._directory}/{base_offset:020d}{LOG_SUFFIX}"
-        self._look(path, 0, max(base_offset, next_offset))
         with Mapped(self._fs.open(path)) as view:
+            self._look(view, 0, max(base_offset, next_offset))
             if ANYTHING.search(view) is None:
                 return False
         self.kept.append(set_segment_aside(self._fs, self._directory, base_offset).rpartition("/")[2])
         return True
 
-    def _look(self, path: str, position: int, next_offset: int) -> bool:
+    def _look(self, view: memoryview, position: int, next_offset: int) -> bool:
         """Return whether there are, or may be, whole batches from ``position`` on, and note what they prove."""
-        with Mapped(self._fs.open(path)) as view:
-            sound, is_complete = sound_batches(view, position, next_offset)
-            other_bytes = len(view) - position - sum(header.size_bytes for header in sound)
+        sound, is_complete = sound_batches(view, position, next_offset)
+        other_bytes = len(view) - position - sum(header.size_bytes for header in sound)
         if sound:
             end = sound[-1].next_offset
             missing = end - next_offset - sum(header.next_offset - header.base_offset for header in sound)
-            if missing <= other_bytes:
+            if may_have_held(other_bytes, missing):
                 self.given_until = max(self.given_until, end)
         return bool(sound) or not is_complete
 
     def __str__(self) -> str:
-        shown = ", ".join(self.kept[:_SHOWN])
-        return f"{shown} and {len(self.kept) - _SHOWN} more files" if len(self.kept) > _SHOWN else shown
+        return first_of(self.kept, _SHOWN, "files")

@@ -78,7 +78,9 @@ def _fits(epoch: int, start: int, runs: Sequence[EpochRun]) -> bool:
 
 
 def tell_of_completion(name: object, before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> None:
-    """Warn that the file of a log's epochs was wrong; ``after`` has taken its place."""
+    """Warn that the file of a log's epochs was wrong, unless it was not; ``after`` has taken its place."""
+    if before == after:
+        return
     logger.warning(
         "%s: %s does not fit the log: its (leader epoch, start offset) pairs are %s, the batches give %s",
         name,

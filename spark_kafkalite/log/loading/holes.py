@@ -35,6 +35,7 @@ from spark_kafkalite.log.files.small_files import CLEAN_SHUTDOWN_FILE, LOG_START
 from spark_kafkalite.log.segments.segment import LOG_SUFFIX, LOOK_UP_BYTES, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.model import NO_LEADER_EPOCH
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT64
 
@@ -65,17 +66,15 @@ def report(where: str, holes: Iterable[Hole]) -> None:
     if not found:
         return
     count = sum(hole.end_offset - hole.start_offset for hole in found)
-    texts = [f"{hole.start_offset} to {hole.end_offset - 1} ({hole.reason})" for hole in found[:_NAMED]]
-    more = f" and {len(found) - _NAMED} more holes" if len(found) > _NAMED else ""
+    texts = [f"{hole.start_offset} to {hole.end_offset - 1} ({hole.reason})" for hole in found]
     logger.error(
-        "%s: %d offsets are missing in %s: %s%s. A replica copies them from its leader, if that has them. If no "
+        "%s: %d offsets are missing in %s: %s. A replica copies them from its leader, if that has them. If no "
         "other broker has them, readers pass over them: restore the files from a backup while the broker is stopped, "
         "or produce the records again",
         where.rpartition("/")[2],
         count,
         where,
-        ", ".join(texts),
-        more,
+        first_of(texts, _NAMED, "holes"),
     )
 
 

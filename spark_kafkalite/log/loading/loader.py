@@ -27,18 +27,21 @@ from spark_kafkalite.log.files.small_files import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
+    MAX_BYTES,
     NO_TOPIC_ID,
     OWN_LOG_START_FILE,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     CheckpointError,
+    PartitionMetadata,
     read_offsets,
     read_own_starts,
+    read_partition_metadata,
     read_small,
     read_topic_id,
 )
 from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, StoppedLog, read_marker, report
-from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.loading.loaded_log import LastRun
 from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition, topic_name_problem
 
 logger = logging.getLogger(__name__)
@@ -94,7 +97,7 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
     marked = any(entry.name == CLEAN_SHUTDOWN_FILE for entry in entries)
     if marked:
         try:
-            stopped_with = read_marker(read_small(fs, f"{log_dir}/{CLEAN_SHUTDOWN_FILE}"))
+            stopped_with = read_marker(read_small(fs, f"{log_dir}/{CLEAN_SHUTDOWN_FILE}", MAX_BYTES))
         except CheckpointError as error:
             logger.warning("%s; recovering as after a crash", error)
             marked = False
@@ -233,26 +236,33 @@ class Identities:
         self._ids = {name: topic_id for name, topic_id in ids.items() if topic_id not in (None, NO_TOPIC_ID)}
         self._names = {topic_id: name for name, topic_id in self._ids.items()}
 
-    def topic_id_in(self, found: FoundLog) -> bytes | None:
-        """Return the topic id that a log has, None when it has none. OSError when the disk fails."""
+    def metadata_in(self, found: FoundLog) -> PartitionMetadata | None:
+        """Return whose log the directory holds by its file, None when it has none. OSError when the disk fails."""
         try:
-            return read_topic_id(self._fs, f"{found.path}/{PARTITION_METADATA_FILE}")
+            return read_partition_metadata(self._fs, f"{found.path}/{PARTITION_METADATA_FILE}")
         except (CheckpointError, NotADirectoryError):
             # An unsynced file that a power loss emptied: this log has had no record either (rule R21). What is no
             # directory is refused when it is opened.
             return None
 
-    def is_foreign(self, found: FoundLog, topic_id: bytes | None) -> bool:
-        """Return whether a log with this topic id belongs to another topic than its directory's name: an older one of
-        the name or one that exists. KafkaStorageError for the log of a topic that exists: names have been exchanged."""
+    def is_foreign(self, found: FoundLog, metadata: PartitionMetadata | None) -> bool:
+        """Return whether a log belongs to another topic than its directory's name: an older one of the name or one that
+        exists. KafkaStorageError for the log of a topic that exists, or of another partition: names have been
+        exchanged."""
         current = self._ids.get(found.key.topic)
-        if current is None or topic_id in (None, current) or self._fs.kind(found.path) is not Kind.DIRECTORY:
+        if current is None or metadata is None or self._fs.kind(found.path) is not Kind.DIRECTORY:
             return False
-        owner = self._names.get(topic_id)
-        if owner is not None:
+        if metadata.topic_id != current:
+            owner = self._names.get(metadata.topic_id)
+            whose = None if owner is None else f"topic {owner}, by the topic id"
+        elif metadata.may_be_of(found.key.partition):
+            return False
+        else:
+            whose = f"partition {found.key.topic}-{metadata.partition}, by the number"
+        if whose is not None:
             raise KafkaStorageError(
-                f"{found.path} holds a log of topic {owner}, by the topic id in its {PARTITION_METADATA_FILE}: give "
-                "the directory its name back while the broker is stopped"
+                f"{found.path} holds a log of {whose} in its {PARTITION_METADATA_FILE}: give the directory its name "
+                "back while the broker is stopped"
             )
         return True
 

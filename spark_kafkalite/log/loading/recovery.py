@@ -28,92 +28,37 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from spark_kafkalite.errors import CorruptMessage
-from spark_kafkalite.log.directories.disk import FailureKind, kind_of
-from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH, LeaderEpochs
-from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.log.epochs import LeaderEpochs
 from spark_kafkalite.log.files.log_files import (
     LogFiles,
     drop_segments_below,
     drop_snapshots,
     list_log_files,
-    snapshot_offsets,
 )
-from spark_kafkalite.log.files.open_files import OpenFiles
-from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, CheckpointError
+from spark_kafkalite.log.files.small_files import LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE
 from spark_kafkalite.log.loading.behind import Behind
-from spark_kafkalite.log.loading.epoch_check import completed, epoch_runs, heads_differ, tell_of_completion
-from spark_kafkalite.log.loading.holes import Hole, SegmentSizes, believed_start, compare, gaps, is_within
+from spark_kafkalite.log.loading.epoch_check import heads_differ
+from spark_kafkalite.log.loading.found_epochs import FoundEpochs
+from spark_kafkalite.log.loading.holes import Hole, believed_start, compare, gaps, is_within
+from spark_kafkalite.log.loading.loaded_log import LastRun, LoadedLog
 from spark_kafkalite.log.loading.log_start import start_in_force, tell_of_unconfirmed_start
-from spark_kafkalite.log.loading.scan import EVERYWHERE, READ_BYTES, Scan
+from spark_kafkalite.log.loading.producers import forget_producers
+from spark_kafkalite.log.loading.scan import EVERYWHERE, Scan
 from spark_kafkalite.log.loading.torn import remove_indexes, set_segment_aside
 from spark_kafkalite.log.log_host import LogHost
-from spark_kafkalite.log.markers import marker_in_file
 from spark_kafkalite.log.producer_snapshot import load_newest_snapshot, snapshot_path, write_snapshot
-from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
+from spark_kafkalite.log.producer_state import ProducerStateManager
 from spark_kafkalite.log.segments.active_segment import ActiveSegment
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.log.segments.segment import LOG_SUFFIX, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.log.segments.time_index import TimeIndex
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import NO_LEADER_EPOCH
 
 logger = logging.getLogger(__name__)
-
-
-class LoadedLog(NamedTuple):
-    """What was found on the disk."""
-
-    segments: Segments
-    epochs: LeaderEpochs
-    producers: ProducerStateManager
-    log_start_offset: int
-    log_end_offset: int
-    recovery_point: int
-    recovered_segments: int = 0
-    cut_bytes: int = 0
-    cleaned_until_offset: int = 0
-    # What is missing, but at the end.
-    holes: Sequence[Hole] = ()
-    # Up to where offsets have been given, as far as that is certain; else 0. Beyond the log end: what lies between is
-    # lost, and the log goes on there.
-    given_until: int = 0
-    # What is wrong with the end, when it is known.
-    end_reason: str = ""
-    # Whether the directory held any segment, and whether the last one is shorter than a clean stop has left it.
-    found_segments: bool = True
-    # Whether an earlier run has left a file of damaged ranges.
-    has_damaged_ranges: bool = False
-    end_is_suspect: bool = False
-    # Whether all is there that the last run of the broker had written, as far as the files can say, if the kernel has
-    # lived on since or the run was stopped in order (rule R12).
-    is_whole: bool = True
-    # What ``log-start-offset-checkpoint`` says beyond the log start, and what is not in force; 0: nothing.
-    unconfirmed_start_offset: int = 0
-    # Whether ``cleaner-swap`` can be forgotten once the cleaner's checkpoint says ``cleaned_until_offset``.
-    swapped: bool = False
-
-
-class LastRun(NamedTuple):
-    """What the last run of a broker has recorded of a log, in the files of the log directory; 0 where there is nothing.
-
-    ``clean``: it was stopped in order. ``stopped_with``: the segments that it had then, None when unknown.
-    ``last_record_epoch``: the leader epoch of the last record then, -1 when unknown. ``said_start_offset``: the start
-    in the checkpoint, which a person may have raised beyond ``log_start_offset``; see ``log_start``.
-    """
-
-    clean: bool
-    recovery_point: int = 0
-    log_start_offset: int = 0
-    cleaned_until_offset: int = 0
-    high_watermark: int = 0
-    stopped_with: SegmentSizes | None = None
-    last_record_epoch: int = NO_LEADER_EPOCH
-    said_start_offset: int = 0
 
 
 def load_log(host: LogHost, directory: str, config: TopicConfig, last_run: LastRun, *, sync: bool = True) -> LoadedLog:
@@ -195,22 +140,17 @@ class _Loader:
         self._sync = sync
         self._on_bytes = host.on_bytes
         self._stopped_with = last_run.stopped_with if last_run.clean else None
-        self._last_record_epoch = last_run.last_record_epoch if last_run.clean else NO_LEADER_EPOCH
         self._producer_limits = host.producer_limits
-        self._epochs = LeaderEpochs(files.fs, f"{directory}/{LEADER_EPOCH_FILE}")
-        self._epochs_lost = False
+        self._found_epochs = FoundEpochs(files, directory, found, last_run)
         # The size of each snapshot that the scan has written, by its offset.
         self._new_snapshots: dict[int, int] = {}
         self._behind = Behind(files.fs, directory)
+        self._newest_snapshot = max(found.snapshots, default=-1)
         self._end_reason = ""
         self._found_damage = False
         # What the scan has found to be missing, and the first segment that it was of.
         self._holes: list[Hole] = []
         self._scanned_from = EVERYWHERE
-        self._known_epochs: Sequence[tuple[int, int]] = ()
-        # What the file of epochs says: where the log began, if that is known, and where its last epoch did.
-        self._first_known = EVERYWHERE
-        self._last_epoch_start = 0
 
     def load(self) -> LoadedLog:
         """Choose what the files need, and do it."""
@@ -229,8 +169,8 @@ class _Loader:
                 from_offset = max(self._cleaned_until_offset, self._log_start_offset)
                 holes = gaps(loaded.segments, from_offset, self._scanned_from)
             first = loaded.segments.first.base_offset
-            if self._first_known < first:
-                holes = [Hole(self._first_known, first, "the segments before the first one are missing"), *holes]
+            if (known := self._found_epochs.first_offset) < first:
+                holes = [Hole(known, first, "the segments before the first one are missing"), *holes]
         holes = sorted([*holes, *self._holes])
         given_until = max(self._given_until(end_is_suspect), self._behind.given_until)
         if self._behind.kept:
@@ -238,15 +178,41 @@ class _Loader:
             if given_until <= loaded.log_end_offset:
                 logger.error("%s: %s", self._directory.rpartition("/")[2], self._end_reason)
         known_end = max(given_until, self._recovery_point, self._high_watermark)
+        if max(loaded.log_end_offset, given_until) < known_end:
+            logger.warning(
+                "%s: the log ends at offset %d, but the checkpoints of its log directory name offset %d: records at "
+                "its end are missing, or the checkpoints are wrong. If other brokers have these records, they are "
+                "copied",
+                self._directory.rpartition("/")[2],
+                loaded.log_end_offset,
+                known_end,
+            )
+        lacks_end = loaded.log_end_offset < known_end or self._lacks_last_segment(loaded)
         return loaded._replace(
             holes=holes,
             end_is_suspect=end_is_suspect,
             given_until=given_until,
             end_reason=self._end_reason,
-            is_whole=not (
-                holes or end_is_suspect or self._found_damage or self._behind.kept or loaded.log_end_offset < known_end
-            ),
+            is_whole=not (holes or end_is_suspect or self._found_damage or self._behind.kept or lacks_end),
         )
+
+    def _lacks_last_segment(self, loaded: LoadedLog) -> bool:
+        """Return whether the last segment is gone: a roll has left the snapshot of the producers at its base offset,
+        and no segment begins there. A clean stop leaves a snapshot at the log's end, too, but notes the recovery point
+        there; without a recovery point the two look alike. What the segment had is not known, so the line names only
+        its first offset."""
+        base = self._newest_snapshot
+        if self._clean or not 0 < self._recovery_point < base or base < loaded.log_end_offset:
+            return False
+        if base <= loaded.segments.active.base_offset:
+            return False
+        logger.error(
+            "%s: the last segment is missing, which began at offset %d: records from there on are lost, unless another "
+            "broker has them",
+            self._directory.rpartition("/")[2],
+            base,
+        )
+        return True
 
     def _leave_out_newer(self, last: int) -> None:
         """Take segments away that lie behind the last one that a clean stop has left: they are none of this log's."""
@@ -274,12 +240,14 @@ class _Loader:
             # A damaged checkpoint must not make a hole: the newest snapshot, or the last file's size, says the same.
             return point if end_is_suspect or point == snapshot or not self._bases else 0
         if not self._bases:
-            return max(point, self._cleaned_until_offset, self._high_watermark, snapshot, self._last_epoch_start)
+            return max(
+                point, self._cleaned_until_offset, self._high_watermark, snapshot, self._found_epochs.last_start_offset
+            )
         # Nor after a crash: another file has to have come as far.
         return point if point <= max(self._high_watermark, snapshot) else 0
 
     def _load(self) -> LoadedLog:
-        self._load_epochs()
+        self._found_epochs.load()
         if not self._bases:
             return self._begin()
         first_unsound = self._first_to_scan()
@@ -289,7 +257,7 @@ class _Loader:
             except CorruptMessage as error:
                 name = self._directory.rpartition("/")[2]
                 logger.warning("%s: not what a clean stop leaves: %s; recovering", name, error)
-                self._load_epochs()
+                self._found_epochs.load()
                 first_unsound -= 1
         return self._recover(first_unsound)
 
@@ -298,38 +266,8 @@ class _Loader:
         base = max(self._log_start_offset, 0)
         active = ActiveSegment(self._files, self._directory, base, 0, self._now_ms)
         producers = forget_producers(self._files.fs, self._directory, base, self._producer_limits)
-        return LoadedLog(Segments(self._files, self._directory, [], active), self._epochs, producers, base, base, base)
-
-    def _load_epochs(self) -> None:
-        path = f"{self._directory}/{LEADER_EPOCH_FILE}"
-        try:
-            self._epochs = LeaderEpochs.load(self._files.fs, path)
-            # It is written no later than the first flush of a record.
-            self._epochs_lost = not self._found.has_epochs and any(self._found.logs.values())
-        except CheckpointError as error:
-            logger.warning("%s; reading the leader epochs from the log", error)
-            self._epochs, self._epochs_lost = LeaderEpochs(self._files.fs, path), True
-        starts = [start for _, start in self._epochs.entries]
-        self._last_epoch_start = max(starts, default=0)
-        if not self._bases:
-            # What is left of them belongs to what is gone.
-            self._epochs = LeaderEpochs(self._files.fs, path)
-            return
-        if starts and not self._clean:
-            self._first_known = max(starts[0], self._log_start_offset)
-        # The file may be older than the log start.
-        self._epochs.truncate_from_start(max(self._log_start_offset, self._bases[0]))
-
-    def _lacks_last_epoch(self, end_offset: int) -> bool:
-        """Whether the file of epochs has another epoch for the last record than the log, as far as that is known."""
-        known = self._last_record_epoch
-        return 0 <= known <= MAX_LEADER_EPOCH and known != self._epochs.epoch_at(end_offset - 1)
-
-    def _complete_epochs(self, segments: Iterable[Segment]) -> None:
-        """Have the epochs that the batches of these segments have; the file may be an older one."""
-        before = self._epochs.entries
-        self._epochs.replace(completed(before, epoch_runs(segments)))
-        tell_of_completion(self._directory.rpartition("/")[2], before, self._epochs.entries)
+        segments = Segments(self._files, self._directory, [], active)
+        return LoadedLog(segments, self._found_epochs.epochs, producers, base, base, base)
 
     def _first_to_scan(self) -> int:
         """Return the number of the first segment that must be scanned; how many there are when none must."""
@@ -346,7 +284,7 @@ class _Loader:
 
     def _scan(self, producers: ProducerStateManager, trusted_until_offset: int) -> Scan:
         return Scan(
-            self._epochs,
+            self._found_epochs.epochs,
             producers,
             self._config.index_interval_bytes,
             self._now_ms,
@@ -354,7 +292,7 @@ class _Loader:
             gaps_until_offset=self._gaps_until_offset,
             on_bytes=self._on_bytes,
             behind=self._behind,
-            known_epoch_at=self._known_epoch_at,
+            known_epoch_at=self._found_epochs.known_at,
             most_batch_bytes=self._config.max_message_bytes,
         )
 
@@ -363,49 +301,51 @@ class _Loader:
     def _trust(self) -> LoadedLog:
         """Open the log as a clean stop has left it. CorruptMessage when the active segment does not agree."""
         fs, bases, found = self._files.fs, self._bases, self._found
+        known, epochs = self._found_epochs, self._found_epochs.epochs
         active = self._active(bases[-1])
         is_end_known = bases[-1] < self._recovery_point == max(found.snapshots, default=-1)
-        if is_end_known and active.size_bytes and self._last_record_epoch >= 0:
+        if is_end_known and active.size_bytes and known.last_record_epoch >= 0:
             # A clean stop flushes the log and takes a snapshot at its end; only then is the checkpoint written. So the
             # end is known, and indexes need not be read before somebody appends or asks for times.
             end = active.unread_until_offset = self._recovery_point
         else:
             last = active.load_tail()
             end = last.next_offset if last else active.base_offset
-            if last is not None and self._last_record_epoch < 0:
-                self._last_record_epoch = last.partition_leader_epoch
+            if last is not None and known.last_record_epoch < 0:
+                known.last_record_epoch = last.partition_leader_epoch
         segments = Segments(self._files, self._directory, [self._sealed(base) for base in bases[:-1]], active)
         producers = load_newest_snapshot(fs, self._directory, found.snapshots, end, self._producer_limits)
         scan = self._scan(producers, 0)
         if producers.map_end_offset < end:
             scan.replay(segments, producers.map_end_offset)
-        if self._epochs_lost:
+        if known.is_lost:
             scan.replay(segments, segments.first.base_offset)
-            self._epochs.write()
-        elif self._lacks_last_epoch(end):
-            self._complete_epochs([*segments])
-            self._epochs.write()
+            epochs.write()
+        elif known.lacks_last(end):
+            known.complete([*segments])
+            epochs.write()
         # The leader of an idle log begins its epoch at the log end; nobody begins one behind it.
-        self._epochs.truncate_from_end(end + 1)
+        epochs.truncate_from_end(end + 1)
         producers.map_end_offset = end
         if len(found.snapshots) > len(bases):
             drop_snapshots(fs, self._directory, found.snapshots, bases, producers.snapshot_offset, end)
         start = max(self._log_start_offset, bases[0])
-        return LoadedLog(segments, self._epochs, producers, start, end, end)
+        return LoadedLog(segments, epochs, producers, start, end, end)
 
     # After a crash --------------------------------------------------------------------------------------------------
 
     def _recover(self, first_unsound: int) -> LoadedLog:
         """Scan the segments from number ``first_unsound`` on, and cut off what does not pass."""
         fs, bases = self._files.fs, self._bases
+        known, epochs = self._found_epochs, self._found_epochs.epochs
         first_base = bases[first_unsound]
         sealed = [self._sealed(base) for base in bases[:first_unsound]]
-        known_epochs = self._known_epochs = self._epochs.entries
+        known.begin_scan()
         self._scanned_from = first_base
-        if sealed and not self._epochs_lost:
+        if sealed and not known.is_lost:
             unsound = Segment(self._files, self._directory, first_base, self._found.logs[first_base])
-            if heads_differ(self._epochs, [*sealed, unsound], self._log_start_offset):
-                self._complete_epochs(sealed)
+            if heads_differ(epochs, [*sealed, unsound], self._log_start_offset):
+                known.complete(sealed)
         producers = load_newest_snapshot(
             fs,
             self._directory,
@@ -414,18 +354,18 @@ class _Loader:
             self._producer_limits,
         )
         scan = self._scan(producers, self._recovery_point)
-        if sealed and (self._epochs_lost or producers.map_end_offset < first_base):
+        if sealed and (known.is_lost or producers.map_end_offset < first_base):
             before = Segments(self._files, self._directory, sealed[:-1], self._active(sealed[-1].base_offset))
-            scan.replay(before, bases[0] if self._epochs_lost else producers.map_end_offset)
+            scan.replay(before, bases[0] if known.is_lost else producers.map_end_offset)
         # What the file says of the segments to scan may be older or newer than they are; they say it themselves.
-        self._epochs.truncate_from_end(first_base)
+        epochs.truncate_from_end(first_base)
         scan.next_offset = first_base
-        scan.leader_epoch = max(scan.leader_epoch, self._epochs.epoch_at(first_base - 1))
+        scan.leader_epoch = max(scan.leader_epoch, epochs.epoch_at(first_base - 1))
         recovered = self._scan_segments(scan, bases[first_unsound:])
         end = scan.next_offset
         start = max(self._log_start_offset, bases[0])
-        self._epochs.truncate_from_end(end)
-        self._epochs.truncate_from_start(start)
+        epochs.truncate_from_end(end)
+        epochs.truncate_from_start(start)
         sealed += [segment.seal() for segment in recovered[:-1]]
         segments = Segments(self._files, self._directory, sealed, recovered[-1])
         if start > end:
@@ -444,10 +384,10 @@ class _Loader:
             self._found_damage = True
             recovered = [segments.active]
             end = start
-            self._epochs.truncate_from_end(0)
+            epochs.truncate_from_end(0)
             producers.clear()
-        if self._epochs_lost or self._epochs.entries != known_epochs:
-            self._epochs.write(sync=self._sync)
+        if known.has_changed:
+            epochs.write(sync=self._sync)
         producers.map_end_offset = end
         snapshots = self._found.snapshots | self._new_snapshots
         drop_snapshots(fs, self._directory, snapshots, bases, producers.snapshot_offset, end)
@@ -455,7 +395,7 @@ class _Loader:
             self._sync_recovered(recovered)
         return LoadedLog(
             segments,
-            self._epochs,
+            epochs,
             producers,
             start,
             end,
@@ -477,7 +417,7 @@ class _Loader:
             if reason is not None or not self._may_follow(scan, base):
                 reason = reason or f"the next segment begins at {base}"
                 self._found_damage = True
-                if not scan.begins_soundly(segment, self._known_epoch_at(base)):
+                if not scan.begins_soundly(segment, self._found_epochs.known_at(base)):
                     split = scan.split_at(segment, 0, base, until) if base >= end else {}
                     if self._take_split(split, left) or not self._behind.set_aside(base, end):
                         segment.remove()
@@ -510,10 +450,6 @@ class _Loader:
         self._bases += sizes
         left.extendleft(reversed(sizes))
         return bool(sizes)
-
-    def _known_epoch_at(self, offset: int) -> int:
-        """Return the leader epoch of an offset by the file of epochs that was found, -1 without an entry."""
-        return max((epoch for epoch, start in self._known_epochs if start <= offset), default=NO_LEADER_EPOCH)
 
     def _note_hole(self, segment: Segment, end_offset: int, next_base_offset: int, reason: str | None) -> None:
         """Note what is missing between a segment's end and the next one that stays, unless a cleaning may have left
@@ -567,13 +503,14 @@ class _Loader:
         self._files.fs.sync_directory(self._directory)
 
     def _sealed(self, base: int) -> Segment:
+        # A copy of a running broker's log has no indexes of the segment that was the last one.
         return Segment(
             self._files,
             self._directory,
             base,
             self._found.logs[base],
-            index_entries=self._found.indexes[base] // OffsetIndex.ENTRY.size,
-            time_index_entries=self._found.time_indexes[base] // TimeIndex.ENTRY.size,
+            index_entries=self._found.indexes.get(base, 0) // OffsetIndex.ENTRY.size,
+            time_index_entries=self._found.time_indexes.get(base, 0) // TimeIndex.ENTRY.size,
         )
 
     def _active(self, base: int) -> ActiveSegment:
@@ -586,44 +523,3 @@ class _Loader:
             index_entries=self._found.indexes[base] // OffsetIndex.ENTRY.size,
             time_index_entries=self._found.time_indexes[base] // TimeIndex.ENTRY.size,
         )
-
-
-def forget_producers(
-    fs: Fs, directory: str, end_offset: int, limits: ProducerIdLimits | None = None
-) -> ProducerStateManager:
-    """Return the state of no producers, of a log that begins at ``end_offset``; removes all snapshots."""
-    for offset in snapshot_offsets(fs, directory):
-        fs.unlink(snapshot_path(directory, offset))
-    producers = ProducerStateManager(limits)
-    producers.map_end_offset = end_offset
-    return producers
-
-
-def rebuild_producers(
-    files: OpenFiles,
-    directory: str,
-    segments: Segments,
-    end_offset: int,
-    now_ms: int,
-    limits: ProducerIdLimits | None = None,
-) -> ProducerStateManager:
-    """Return the producers as of ``end_offset``, where the log has been truncated; removes snapshots beyond it.
-
-    What damaged segments before the last one have of producers is left out, from where they cannot be read on: they are
-    truncated, too, when they are healed.
-    """
-    producers = load_newest_snapshot(files.fs, directory, snapshot_offsets(files.fs, directory), end_offset, limits)
-    from_offset = producers.map_end_offset
-    for segment in segments.from_offset(from_offset):
-        try:
-            for position, header in segment.headers(0, read_bytes=READ_BYTES):
-                if header.producer_id >= 0 and header.base_offset >= from_offset:
-                    marker = marker_in_file(segment.file, position, header)
-                    producers.update(header, header.base_offset, now_ms, marker)
-        except (CorruptMessage, OSError) as error:
-            passes = isinstance(error, OSError) and kind_of(error) is FailureKind.NO_RESOURCES
-            if passes or segment is segments.active:
-                raise
-            logger.debug("producers in the rest of %s are not known: %s", segment.log_path, error)
-    producers.map_end_offset = end_offset
-    return producers

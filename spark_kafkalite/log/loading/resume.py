@@ -10,7 +10,7 @@ end of another one:
 - The header of the damaged batch has the offset that was expected, and its length leads to a sound batch.
 - Otherwise batches are searched for. They count if they follow each other to the end of the segment, or are more than
   any batch can hold: behind what a value holds come other bytes of its batch. Damaged ones may be among them if their
-  headers lead on. They must leave a byte for each offset that is missing before them.
+  headers lead on. There must be room for the batches whose offsets are missing before them.
 
 Nothing is searched for behind an append that the end of the process has interrupted: a batch that the file cuts off,
 or one that was written ahead, whose header comes last (``write_ahead``).
@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from spark_kafkalite.errors import CorruptMessage
 from spark_kafkalite.log.epochs import MAX_LEADER_EPOCH
 from spark_kafkalite.log.files.fs import Fs
-from spark_kafkalite.log.loading.torn import BatchSearch, Mapped, copy_bytes, sound_header
+from spark_kafkalite.log.loading.torn import BatchSearch, Mapped, copy_bytes, may_have_held, sound_header
 from spark_kafkalite.log.segments.segment import LOG_SUFFIX
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32, BatchHeader
@@ -76,7 +76,7 @@ def split_off(fs: Fs, directory: str, base_offset: int, runs: list[SoundRun]) ->
 def find_runs(fs: Fs, path: str, position: int, next_offset: int, bounds: FittingBatches) -> list[SoundRun]:
     """Return where a segment goes on behind the damage at ``position``, where ``next_offset`` was expected. The last
     run reaches to the end of the file, whatever lies there. Empty when nothing that is sound follows."""
-    with Mapped(fs.open(path)) as view:
+    with Mapped(fs.open(path), position) as view:
         runs = _Finder(view, bounds).runs(position, next_offset)
         return [*runs[:-1], runs[-1]._replace(end_position=len(view))] if runs else runs
 
@@ -111,7 +111,7 @@ class _Finder:
             if following is not None:
                 fits = following.base_offset == expected or self._bounds.has_gaps
                 # Its last offset may be what is damaged.
-                fits = fits or following.base_offset - next_offset <= position - first
+                fits = fits or may_have_held(position - first, following.base_offset - next_offset)
                 return (position, following) if fits else None
         # No value of theirs is searched.
         position += position == first
@@ -122,7 +122,7 @@ class _Finder:
                 continue
             end_position = self._end_of_chain(position, header.base_offset)
             is_of_no_value = end_position == len(self._view) or end_position - position > self._bounds.most_batch_bytes
-            if is_of_no_value and header.base_offset - next_offset <= position - first:
+            if is_of_no_value and may_have_held(position - first, header.base_offset - next_offset):
                 return position, header
             position = end_position
         return None

@@ -45,7 +45,7 @@ def is_unfinished(fs: Fs, path: str, position: int) -> bool:
     (``write_ahead``) the header comes last: it is zero, and some of what follows is not. All else is damage, or what a
     power cut leaves.
     """
-    with Mapped(fs.open(path)) as view:
+    with Mapped(fs.open(path), position) as view:
         left_bytes = len(view) - position
         if left_bytes < HEADER_BYTES:
             return True
@@ -98,13 +98,20 @@ def remove_indexes(fs: Fs, directory: str, base_offset: int) -> None:
 
 
 class Mapped:
-    """A file's bytes as a view: mapped where there is a descriptor, read where there is none."""
+    """A file's bytes as a view: mapped where there is a descriptor, read where there is none.
 
-    def __init__(self, file: File) -> None:
+    A sector that cannot be read is an OSError of a read, but ends the process (SIGBUS) when a mapped page needs it. So
+    the bytes from a position on are read first, piece by piece. Only these may be used. The kernel may drop them
+    from its cache before that, and read again what could be read a moment ago.
+    """
+
+    def __init__(self, file: File, position: int = 0) -> None:
         self._file = file
+        self._position = position
         self._map: mmap.mmap | None = None
 
     def __enter__(self) -> memoryview:
+        """Return the view. Raises OSError when the bytes cannot be read."""
         size = self._file.size()
         try:
             descriptor = self._file.fileno()
@@ -113,6 +120,8 @@ class Mapped:
         if descriptor < 0 or not size:
             self._view = memoryview(self._file.pread(size, 0))
         else:
+            for at in range(self._position, size, _PIECE_BYTES):
+                self._file.pread(min(_PIECE_BYTES, size - at), at)
             self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
             self._view = memoryview(self._map)
         return self._view
@@ -133,6 +142,15 @@ def sound_header(view: memoryview, position: int) -> BatchHeader:
         raise CorruptMessage(f"a batch with last offset delta {header.last_offset_delta}")
     kernel.check_crc(view, position, header.size_bytes)
     return header
+
+
+def may_have_held(size_bytes: int, offsets: int) -> bool:
+    """Return whether batches in so many bytes may have had so many offsets, all of which lie in one segment.
+
+    One header has room for all of them, and no record needs bytes of its own: a compressed batch of 100,000 records may
+    have 400 bytes, a batch that compaction has emptied 61.
+    """
+    return not offsets or size_bytes >= HEADER_BYTES
 
 
 def sound_batches(view: memoryview, position: int, next_offset: int) -> tuple[list[BatchHeader], bool]:

@@ -300,18 +300,20 @@ class Segment:
                 raise CorruptMessage(f"{self.log_path}: {len(chunk)} bytes at position {position} are not a batch")
             position += at
 
-    def find(self, offset: int) -> Found | None:
+    def find(self, offset: int, *, read_bytes: int = LOOK_UP_BYTES) -> Found | None:
         """Return the first batch whose last offset is at or after ``offset``; None when the segment ends before."""
-        for found in self.headers(self.position_before(offset)):
+        for found in self.headers(self.position_before(offset), read_bytes=read_bytes):
             if found.header.last_offset >= offset:
                 return found
         return None
 
     def end_before(self, offset: int) -> int:
         """Return where the batches end that lie wholly below ``offset``, as far as they can be read up to there."""
-        position = self.position_before(offset)
+        # The index may name the batch of ``offset`` itself, which may be unreadable.
+        position = self.position_before(offset - 1)
         try:
-            for found in self.headers(position):
+            # One by one: a read fails as a whole for one bad sector in it.
+            for found in self.headers(position, read_bytes=HEADER_BYTES):
                 if found.header.last_offset >= offset:
                     break
                 position = found.position + found.header.size_bytes
@@ -360,7 +362,9 @@ class Segment:
                 failed = error
         return position, next_offset, failed
 
-    def boundary_within(self, position: int, max_bytes: int, until_position: int) -> int:
+    def boundary_within(
+        self, position: int, max_bytes: int, until_position: int, *, read_bytes: int = LOOK_UP_BYTES
+    ) -> int:
         """Return the end of some whole batches from ``position`` on that take at most ``max_bytes``.
 
         It is the greatest batch start that the index knows, or when that is no progress, found by walking. At least
@@ -372,7 +376,7 @@ class Segment:
         boundary = self.boundary_before(limit)
         if boundary > position:
             return boundary
-        for found in self.headers(position, until_position):
+        for found in self.headers(position, until_position, read_bytes=read_bytes):
             end = found.position + found.header.size_bytes
             if end > limit:
                 return end if found.position == position else found.position

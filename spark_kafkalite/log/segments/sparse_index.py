@@ -56,7 +56,17 @@ class SparseIndex:
     ENTRY: ClassVar[struct.Struct]
     KEY_TYPECODE: ClassVar[str]
 
-    __slots__ = ("_changed", "_files", "_is_unreadable", "_keys", "_stored", "_values", "path", "spills")
+    __slots__ = (
+        "_changed",
+        "_files",
+        "_is_unreadable",
+        "_keys",
+        "_last_stored",
+        "_stored",
+        "_values",
+        "path",
+        "spills",
+    )
 
     def __init__(self, files: OpenFiles, path: str, stored_entries: int) -> None:
         self.path = path
@@ -66,6 +76,9 @@ class SparseIndex:
         # Whether a thread has found that the file cannot be read.
         self._is_unreadable = False
         self._stored = stored_entries
+        # The last entry of the file, once it was read or written: an append asks for it after its batch is in the log,
+        # and must not fail because the file was damaged meanwhile.
+        self._last_stored: tuple[int, int] | None = None
         # Whether the file lacks something, or may be missing.
         self._changed = not stored_entries
         self._keys: array[int] = array(self.KEY_TYPECODE)
@@ -87,7 +100,9 @@ class SparseIndex:
         """Return the last entry, None when there is none."""
         if self._keys:
             return self._keys[-1], self._values[-1]
-        return self.entry(self._stored - 1) if self._stored else None
+        if self._last_stored is None and self._stored:
+            self._last_stored = self.entry(self._stored - 1)
+        return self._last_stored
 
     def add(self, key: int, value: int) -> None:
         """Append an entry; ``key`` is above the last one's (the caller sees to it)."""
@@ -142,6 +157,7 @@ class SparseIndex:
             data = b"".join(map(self.ENTRY.pack, self._keys, self._values))
             write_whole(file, data, self._stored * size)
             self._stored += len(self._keys)
+            self._last_stored = self._keys[-1], self._values[-1]
             del self._keys[:]
             del self._values[:]
         self._changed = False
@@ -156,13 +172,13 @@ class SparseIndex:
         del self._values[held:]
         if count < self._stored:
             self._file().truncate(count * self.ENTRY.size)
-            self._stored = count
+            self._stored, self._last_stored = count, None
 
     def clear(self) -> None:
         """Drop every entry, also when the file is missing or is not trusted."""
         del self._keys[:]
         del self._values[:]
-        self._stored = 0
+        self._stored, self._last_stored = 0, None
         self._changed = True
 
     def _file(self) -> File:

@@ -101,7 +101,7 @@ def test_a_run_is_one_write(open_log: LogOpener, monkeypatch: pytest.MonkeyPatch
 
 def test_others_have_their_turn_between_runs(open_log: LogOpener) -> None:
     log = open_log()
-    log.make_appendable()
+    log.readiness.prepare()
     data = b"".join(make_stored_batch(number, 0) for number in range(1200))
     ends = [log.log_end_offset for _ in copy_in_turns(log, data)]
     assert ends == [500, 1000]
@@ -111,7 +111,7 @@ def test_others_have_their_turn_between_runs(open_log: LogOpener) -> None:
 @pytest.mark.usefixtures("small_runs")
 def test_a_thread_checks_and_writes_a_large_batch(open_log: LogOpener) -> None:
     log = open_log()
-    log.make_appendable()
+    log.readiness.prepare()
     batch = make_stored_batch(1, 0, [b"x" * LARGE])
     copying = copy_in_turns(log, make_stored_batch(0, 0) + batch)
     pieces = [next(copying), next(copying)]

@@ -108,13 +108,13 @@ def test_while_the_disk_does_not_answer_nothing_is_synced(fs: MemoryFs) -> None:
 
 def test_a_thread_syncs_once_and_the_owner_takes_up_the_outcome(fs: MemoryFs) -> None:
     log = start(fs).create(KEY, ID)
-    pending = log.before_append()
-    assert pending is not None and pending.syncs and log.before_append() is pending
+    pending = log.readiness.missing()
+    assert pending is not None and pending.syncs and log.readiness.missing() is pending
     fs.fail("sync", errno.EIO, path_part="partition.metadata")
     pending.work()
     # Another thread that was asked as well finds it done.
     pending.work()
-    assert (log.before_append(), log.failure) == (None, None)
+    assert (log.readiness.missing(), log.failure) == (None, None)
     with pytest.raises(KafkaStorageError, match=r"partition\.metadata"):
         append(log)
     assert log.failure is not None and not log.local.takes_appends

@@ -189,6 +189,32 @@ def test_bytes_that_cannot_be_read_are_an_error_of_their_records_alone(
     assert (log.log_end_offset, readable(log)) == (start, list(range(start)))
 
 
+def test_a_bad_sector_where_an_index_entry_points_hides_nothing_before_it(
+    open_log: LogOpener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of one record: its last offset, which the index has, is the offset that cannot be read."""
+    log = open_log(index_interval_bytes=0)
+    batch = make_batch([b"value"])
+    for _ in range(10):
+        log.append_as_leader(bytearray(batch), header_of(batch), 0)
+    log.flush()
+    log.local.known_damage.is_kept = True
+    file_type, bad_at = type(log.segments.active.file), 7 * len(batch) + 3
+    whole = file_type.pread
+
+    def pread(self: object, length: int, position: int) -> bytes:
+        if position <= bad_at < position + length:
+            raise OSError(errno.EIO, "Input/output error")
+        return whole(self, length, position)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(file_type, "pread", pread)
+    log.local.reader.forget_positions()
+    with pytest.raises(KafkaStorageError):
+        read(log, 7)
+    assert log.damaged_ranges[0][0] == 7
+    assert read(log, 3) == [3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_a_passing_error_makes_nothing_known(log: PartitionLog, fs: MemoryFs, error: int) -> None:
     log.segments.forget_files()
@@ -273,6 +299,19 @@ def test_bytes_that_are_missing_while_they_are_sent_are_looked_for_with_the_next
         read(log, 68)
     assert log.damaged_ranges == ((64, 70),)
     assert read(log, 60) == [60, 61, 62, 63]
+
+
+def test_a_doubt_that_was_in_vain_changes_nothing(log: PartitionLog, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log.local.known_damage.suspect(36, "somebody says so")
+    assert read(log, 0) == list(range(20))
+    assert [each.levelno for each in caplog.records] == [logging.INFO] and not log.is_damaged
+    # A later read that fails there is looked at, not refused for what was found before.
+    segment = second(log)
+    segment.file.truncate(segment.size_bytes // 2)
+    with pytest.raises(KafkaStorageError):
+        read(log, 36)
+    assert log.is_damaged
 
 
 def test_a_look_up_by_time_says_what_reads_say(log: PartitionLog) -> None:
@@ -380,6 +419,44 @@ def test_a_reader_of_the_last_batch_is_not_sent_into_the_damage(log: PartitionLo
         log.read(66, 1, log.log_end_offset)
 
 
+@pytest.mark.parametrize("index", [1, 3], ids=["sealed", "active"])
+@pytest.mark.parametrize("harm", ["values", "length"])
+def test_what_is_lost_between_other_batches_is_passed_over(log: PartitionLog, index: int, harm: str) -> None:
+    segment = list(log.segments)[index]
+    size_bytes = len(make_batch([b"value %03d" % n for n in (0, 1)]))
+    # The second batch: its values, or its length, so that the next one is found by the index.
+    segment.file.pwrite(b"\xff" * 4, size_bytes + (HEADER_BYTES if harm == "values" else 8))
+    start = segment.base_offset + 2
+    damage = log.local.known_damage
+    damage.survey(start, log.log_end_offset, "it was read before")
+    ((found_start, end),) = damage.ranges
+    assert found_start == start < end < log.log_end_offset and (end == start + 2 or harm == "length")
+    fillers = damage.passed_over.prepare(damage.ranges, log.epochs.epoch_at)
+    # A truncation may come first: then nothing stands for what is copied there.
+    assert damage.passed_over.is_empty
+    damage.passed_over.add(fillers)
+    damage.accept(start, end)
+    found: list[int] = []
+    offset = 0
+    while offset < _COUNT:
+        piece = log.read(offset, 1 << 20, log.log_end_offset)
+        assert piece is not None
+        found += [each for each, _ in values_of(piece.read()) if each >= offset]
+        offset = end_of(piece.read())
+    assert found == [each for each in range(_COUNT) if not start <= each < end]
+    # A reader in the middle gets it, too; not where it may not read so far, or has no room.
+    piece = log.read(end - 1, 1 << 20, log.log_end_offset)
+    assert piece is not None and (piece.start_offset, end_of(piece.read())) == (end - 1, end)
+    assert log.read(start, 1 << 20, end - 1) is None
+    assert log.read(start, 10, log.log_end_offset, at_least_one=False) is None
+    # It is not found again, until the log is cut back there.
+    damage.survey(start, log.log_end_offset, "it was read again")
+    assert damage.ranges == ()
+    damage.keep(0, end - 1)
+    damage.survey(start, log.log_end_offset, "it was read again")
+    assert damage.ranges == ((start, end),)
+
+
 @pytest.mark.parametrize("harm", ["cut", "gone", "cut to nothing", "both"])
 def test_what_is_lost_at_the_ends_of_segments_is_spanned_for_good(
     log: PartitionLog, open_log: LogOpener, fs: MemoryFs, harm: str, caplog: pytest.LogCaptureFixture
@@ -395,7 +472,7 @@ def test_what_is_lost_at_the_ends_of_segments_is_spanned_for_good(
     assert readable(log) == sorted(left)
     damage = log.local.known_damage
     lost = damage.ranges
-    damage.pass_over(lost, log.epochs.epoch_at)
+    assert damage.passed_over.prepare(lost, log.epochs.epoch_at) == []
     for each in lost:
         damage.accept(*each)
     damage.write()

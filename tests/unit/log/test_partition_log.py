@@ -19,7 +19,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log import reader
 from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.needs_thread import without_waiting
-from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.loading.loaded_log import LastRun
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.producer_state import ProducerIdLimits

@@ -42,10 +42,11 @@ def test_logs_that_were_set_aside_go_after_their_time(caplog: pytest.LogCaptureF
     assert "168 hours after it was set aside" in caplog.text or not caplog.text
 
 
-def test_a_time_that_cannot_be_read_begins_anew() -> None:
+@pytest.mark.parametrize("content", [b"", b"9" * 10_000])
+def test_a_time_that_cannot_be_read_begins_anew(content: bytes) -> None:
     fs = MemoryFs()
     fs.make_directories("/d/t-0.aa-stray")
-    fs.open("/d/t-0.aa-stray/stray-since", create=True).pwrite(b"", 0)
+    fs.open("/d/t-0.aa-stray/stray-since", create=True).pwrite(content, 0)
     StraysJob(fs, ["/d"], 5000, 1000, for_a_time).run()
     StraysJob(fs, ["/d"], 5999, 1000, for_a_time).run()
     assert names(fs) == ["t-0.aa-stray"]

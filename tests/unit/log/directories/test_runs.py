@@ -79,6 +79,7 @@ def test_a_file_that_cannot_be_read_proves_nothing(fs: MemoryFs, caplog: pytest.
         b"{}",
         written[:-1],
         b"[1]",
+        b"[" * 200_000,
         written.replace(b'"7"', b'"0"'),
         written.replace(b'"7"', b"null"),
     ):
@@ -336,17 +337,28 @@ def test_damage_is_of_one_log(killed: Broker, what: str) -> None:
     assert killed.manager.not_whole() == {T0: "lacks records, or has damage"}
 
 
-def test_a_log_that_is_shorter_than_was_known_is_not_whole(broker: Broker) -> None:
+@pytest.mark.parametrize(
+    ("is_flushed", "line"),
+    [
+        (True, "1 offsets are missing in /a/t-0: 2 to 2 (the last segment has lost its end)"),
+        (False, "the log ends at offset 2, but the checkpoints of its log directory name offset 3"),
+    ],
+)
+def test_a_log_that_is_shorter_than_was_known_is_not_whole(
+    broker: Broker, caplog: pytest.LogCaptureFixture, is_flushed: bool, line: str
+) -> None:
     broker.start()
     for _ in range(3):
         log = broker.append()
-    log.flush()
+    if is_flushed:
+        log.flush()
     broker.manager.checkpoint({T0: 3})
     broker.kill()
     file = broker.fs.open(_segment(broker))
     file.truncate(file.size() * 2 // 3)
     assert broker.start() == (1,)
     assert broker.manager.not_whole() == {T0: "lacks records, or has damage"}
+    assert line in caplog.text
 
 
 def test_a_log_that_is_gone_is_not_whole(broker: Broker) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,9 +60,33 @@ def test_epochs_are_kafkas_text(fs: MemoryFs) -> None:
 
 def test_topic_id_is_kafkas_text(fs: MemoryFs) -> None:
     topic_id = bytes(range(240, 256))
-    replace_file(fs, "/data/p", small_files.partition_metadata(topic_id))
-    assert read_whole(fs, "/data/p") == b"version: 0\ntopic_id: 8PHy8_T19vf4-fr7_P3-_w"
+    replace_file(fs, "/data/p", small_files.partition_metadata(topic_id, 7))
+    kafkas = b"version: 0\ntopic_id: 8PHy8_T19vf4-fr7_P3-_w"
+    written = read_whole(fs, "/data/p")
+    assert written == kafkas + b"\npartition: 7\ncrc32c: 8d433519\n"
+    assert small_files.read_partition_metadata(fs, "/data/p") == (topic_id, 7)
+    for at in range(len(kafkas)):
+        flipped = bytearray(written)
+        flipped[at] ^= 1
+        replace_file(fs, "/data/p", bytes(flipped))
+        with pytest.raises(CheckpointError, match="/data/p"):
+            small_files.read_partition_metadata(fs, "/data/p")
+    replace_file(fs, "/data/p", kafkas)
+    assert small_files.read_partition_metadata(fs, "/data/p") == (topic_id, None)
     assert small_files.read_topic_id(fs, "/data/p") == topic_id
+
+
+def test_the_beginning_of_a_partition_metadata_file_names_no_other_partition(fs: MemoryFs) -> None:
+    topic_id = bytes(range(240, 256))
+    written = small_files.partition_metadata(topic_id, 71)
+    found = set()
+    for length in range(len(written)):
+        # What a power loss may leave.
+        replace_file(fs, "/data/p", written[:length])
+        with contextlib.suppress(CheckpointError):
+            found.add(small_files.read_partition_metadata(fs, "/data/p"))
+    # Without the end of its last line the file is whole.
+    assert found == {(topic_id, None), (topic_id, 71)}
 
 
 @pytest.mark.parametrize(
@@ -98,3 +124,16 @@ def test_a_file_that_is_too_large_for_a_small_one_is_not_read(tmp_path: Path) ->
     os.truncate(path, 1 << 40)
     with pytest.raises(CheckpointError, match=f"{path}: 1099511627776 bytes are too many, at most"):
         small_files.read_offsets(OsFs(), str(path))
+
+
+def test_a_file_of_more_lines_than_any_broker_has_logs_takes_no_memory_for_them(fs: MemoryFs) -> None:
+    replace_file(fs, "/data/c", b"\n" * 2_000_000)
+    with pytest.raises(CheckpointError, match="/data/c: 2000000 lines are too many, at most 1000002 are read"):
+        small_files.read_epochs(fs, "/data/c")
+
+
+@pytest.mark.parametrize("read", [small_files.read_meta, small_files.read_topic_id])
+def test_a_file_about_one_directory_is_read_up_to_a_megabyte(fs: MemoryFs, read: Callable[..., object]) -> None:
+    replace_file(fs, "/data/m", bytes((1 << 20) + 1))
+    with pytest.raises(CheckpointError, match="/data/m: 1048577 bytes are too many, at most 1048576 are read"):
+        read(fs, "/data/m")

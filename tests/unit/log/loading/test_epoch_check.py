@@ -11,7 +11,7 @@ import pytest
 from spark_kafkalite.log.epochs import LeaderEpochs
 from spark_kafkalite.log.files.fs import replace_file
 from spark_kafkalite.log.files.small_files import read_epochs, write_epochs
-from spark_kafkalite.log.loading.epoch_check import EpochRun, completed, epoch_runs
+from spark_kafkalite.log.loading.epoch_check import EpochRun, completed, epoch_runs, tell_of_completion
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
@@ -173,3 +173,9 @@ def test_a_flipped_bit_in_an_epoch_costs_its_batch_and_not_the_log(
     log = start(fs.crash(CrashMode.PROCESS)).logs[KEY]
     assert log.damaged_ranges == ((6, 7),) and not log.was_whole
     assert max(epoch for epoch, _ in log.epochs.entries) <= 4
+
+
+def test_a_file_that_was_right_is_not_said_to_be_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    # A damaged header has had it compared with the batches.
+    tell_of_completion("t-0", TRUE, list(TRUE))
+    assert not caplog.messages

@@ -390,6 +390,52 @@ def test_logs_whose_directories_were_exchanged_are_left_as_they_are(
     manager.abandon()
 
 
+def test_a_segment_that_was_cut_and_has_lost_its_indexes(
+    start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped.open(segment(4)).truncate(131)
+    for suffix in (".index", ".timeindex"):
+        stopped.unlink(segment(4).replace(".log", suffix))
+    log = start().logs[KEY]
+    assert log.log_end_offset == 10
+    assert "1 offsets are missing in /data/t-0: 5 to 5" in lines(caplog)[0]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_partitions_of_a_topic_whose_directories_were_exchanged_are_not_served(
+    clock: ManualClock,
+    start: Callable[..., LogManager],
+    fs: MemoryFs,
+    caplog: pytest.LogCaptureFixture,
+    is_killed: bool,
+) -> None:
+    manager = start()
+    for number, count in ((0, 4), (1, 10)):
+        append(manager.create(TopicPartition("t", number), ID), count)
+    if is_killed:
+        manager.abandon()
+    else:
+        manager.shutdown()
+    for old, new in (("t-0", "x"), ("t-1", "t-0"), ("x", "t-1")):
+        fs.rename(f"/data/{old}", f"/data/{new}")
+    manager = LogManager(
+        fs,
+        ["/data"],
+        clock,
+        config_of=lambda _: TopicConfig.from_properties(SETTINGS),
+        topic_id_of={"t": ID}.get,
+    )
+    manager.open()
+    manager.load()
+    assert not manager.logs
+    assert [line.partition(" is not served: ")[2] for line in lines(caplog)] == [
+        f"/data/t-{number} holds a log of partition t-{1 - number}, by the number in its partition.metadata: give the "
+        "directory its name back while the broker is stopped"
+        for number in (0, 1)
+    ]
+    manager.abandon()
+
+
 @pytest.mark.parametrize("content", [b"", b"whatever"])
 def test_segment_that_was_not_there_at_the_stop(
     start: Callable[..., LogManager], stopped: MemoryFs, caplog: pytest.LogCaptureFixture, content: bytes

@@ -10,7 +10,7 @@ import pytest
 from spark_kafkalite.errors import OutOfOrderSequenceNumber
 from spark_kafkalite.log.files.fs import read_whole, replace_file, write_whole
 from spark_kafkalite.log.loading import scan
-from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.loading.loaded_log import LastRun
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.records import kernel
@@ -171,6 +171,27 @@ def test_a_missing_segment_is_a_hole(open_log: LogOpener, fs: MemoryFs, policy: 
     assert recovered.damaged_ranges == ((2, 3),) and not recovered.was_whole
     assert offsets(recovered) == [0, 1, 3]
     assert not [path for path in fs.files() if ".torn" in path]
+
+
+def test_a_missing_last_segment_is_noticed_by_the_snapshot_of_its_beginning(
+    open_log: LogOpener, fs: MemoryFs, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(segment_bytes=100)
+    for _ in range(3):
+        append(log)
+    before = fs.crash(CrashMode.PROCESS)
+    # A kill loses nothing.
+    assert open_log(clean=False, recovery_point=1, segment_bytes=100, on=before).was_whole and not caplog.records
+    fs.unlink("/data/t-0/00000000000000000002.log")
+    gone = fs.crash(CrashMode.PROCESS)
+    recovered = open_log(clean=False, recovery_point=1, segment_bytes=100, on=gone)
+    assert recovered.log_end_offset == 2 and not recovered.was_whole
+    assert ["the last segment is missing, which began at offset 2" in each for each in caplog.messages] == [True]
+    # What a clean stop leaves at the end of a log is no sign of that.
+    log = open_log(segment_bytes=1000, on=gone)
+    append(log)
+    log.close()
+    assert open_log(clean=False, recovery_point=3, on=gone).was_whole
 
 
 @pytest.mark.parametrize("known_epoch", [1, 2])

@@ -12,8 +12,9 @@ import pytest
 from spark_kafkalite.log.files.fs import write_whole
 from spark_kafkalite.log.loading import resume
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.records import kernel
 from spark_kafkalite.testing.memory_fs import CrashMode, MemoryFs
-from tests.lab.batches import make_stored_batch, values_of
+from tests.lab.batches import make_batch, make_stored_batch, values_of
 from tests.seeds import SEED
 from tests.unit.log.loading.looks import Looks
 
@@ -82,6 +83,28 @@ def test_what_is_damaged_is_all_that_is_missing(open_log: LogOpener, at: int, da
     fs.unlink(f"{DIRECTORY}/damaged-ranges")
     again = open_log(clean=False, on=fs)
     assert again.damaged_ranges == ((3, 5), (8, 9)) and records(again) == records(log)
+
+
+@pytest.mark.parametrize("damage", [b"\x11" * 12, bytes(80)])
+def test_a_compressed_batch_has_had_more_offsets_than_bytes(open_log: LogOpener, damage: bytes) -> None:
+    dense = make_batch([b""] * 100_000, codec="zstd")
+    kernel.stamp(dense, 0, 3, 0)
+    assert len(dense) < 100_000
+    content, starts = content_of(VALUES[:3])
+    starts.append(len(content))
+    content += dense
+    behind, _ = content_of(VALUES[3:6], base_offset=100_003)
+    content += behind
+    content[starts[3] : starts[3] + len(damage)] = damage
+    log = open_log(clean=False, on=disk_with(content))
+    assert sorted(records(log)) == [0, 1, 2, 100_003, 100_004, 100_005]
+    assert log.damaged_ranges == ((3, 100_003),) and log.log_end_offset == 100_006
+    # Where it is not certain that those behind are the log's, their offsets are not given again.
+    last = len(content) - len(behind) // 3
+    content[last : last + 12] = b"\x11" * 12
+    log = open_log(clean=False, on=disk_with(content))
+    assert sorted(records(log)) == [0, 1, 2]
+    assert log.log_end_offset == 100_005 and log.damaged_ranges == ((3, 100_005),)
 
 
 @pytest.mark.parametrize("damage", [b"\x11" * 12, bytes(61), bytes(80)])

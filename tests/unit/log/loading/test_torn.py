@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import struct
+from pathlib import Path
 
 import pytest
 
 from spark_kafkalite.errors import CorruptMessage
+from spark_kafkalite.log.files.fs import File
+from spark_kafkalite.log.files.os_fs import OsFs
 from spark_kafkalite.log.loading import torn
-from spark_kafkalite.log.loading.torn import sound_batches, sound_header
+from spark_kafkalite.log.loading.torn import Mapped, may_have_held, sound_batches, sound_header
 from spark_kafkalite.records.layout import HEADER_BYTES, MAGIC_POSITION, MAX_INT32
 from tests.lab.batches import make_stored_batch
 from tests.seeds import SEED, SOAK
@@ -117,3 +121,36 @@ def test_no_content_takes_long(monkeypatch: pytest.MonkeyPatch, piece: bytes, is
     # Eight times the bytes, of which a place that is no batch at the first glance counts as 128.
     assert looks.checked_bytes <= 8 * MEBIBYTE + len(data)
     assert looks.candidates <= 8 * MEBIBYTE // 128 + 2
+
+
+class _BadSector:
+    """A file of which one place cannot be read."""
+
+    def __init__(self, file: File, at: int) -> None:
+        self._file = file
+        self._at = at
+
+    def pread(self, length: int, position: int) -> bytes:
+        if position <= self._at < position + length:
+            raise OSError(errno.EIO, "Input/output error")
+        return self._file.pread(length, position)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
+def test_a_sector_that_cannot_be_read_is_an_error_before_the_file_is_mapped(tmp_path: Path) -> None:
+    data = random.Random(SEED).randbytes(3 * MEBIBYTE + 5)
+    (tmp_path / "a.log").write_bytes(data)
+    file = OsFs().open(f"{tmp_path}/a.log")
+    for at in (0, 2 * MEBIBYTE, len(data) - 1):
+        with pytest.raises(OSError, match="Input/output error"), Mapped(_BadSector(file, at)):  # type: ignore[arg-type]
+            raise AssertionError("it is mapped")
+        # Only what is looked at is read.
+        with Mapped(_BadSector(file, at), at + 1) as view:  # type: ignore[arg-type]
+            assert view[at + 1 :] == data[at + 1 :]
+
+
+def test_bytes_with_room_for_a_batch_may_have_had_any_offsets() -> None:
+    assert may_have_held(0, 0) and not may_have_held(HEADER_BYTES - 1, 1)
+    assert may_have_held(HEADER_BYTES, MAX_INT32) and may_have_held(400, 100_000)

@@ -152,10 +152,10 @@ def test_walk_over_what_is_truncated_does_not_count(stopped: MemoryFs) -> None:
 
 
 def test_first_append_asks_for_a_thread(damaged: PartitionLog, walked: dict[int, int]) -> None:
-    missing = damaged.before_append()
+    missing = damaged.readiness.missing()
     assert isinstance(missing, IndexesDamaged)
     load(missing)
-    assert damaged.before_append() is None
+    assert damaged.readiness.missing() is None
     append(damaged, 10)
     check(damaged)
     assert walked.get(threading.get_ident(), 0) <= active_segment._WALKED_IN_THE_LOOP_BYTES
@@ -170,7 +170,7 @@ def test_log_that_ends_elsewhere_is_the_appends_to_tell_of(stopped: MemoryFs, ca
     fs = stopped.crash(CrashMode.PROCESS)
     log = start(fs).logs[KEY]
     fs.open(f"/data/t-0/{0:020d}.log").pwrite(bytes(300), log.segments.active.size_bytes - 300)
-    while (missing := log.before_append()) is not None:
+    while (missing := log.readiness.missing()) is not None:
         load(missing)
     append(log)
     assert "cut at position" in caplog.text and "2999 to 2999 (" in caplog.text

@@ -30,6 +30,16 @@ def test_file_is_kafkas_format(fs: MemoryFs, index: TimeIndex) -> None:
     assert read_whole(fs, PATH).hex() == "00000000000003e80000000400000000000007d000000014"
 
 
+def test_an_entry_is_added_after_the_file_was_cut(fs: MemoryFs, index: TimeIndex) -> None:
+    index.write()
+    opened = TimeIndex(OpenFiles(fs), PATH, 100, index.count)
+    assert opened.last_entry() == (2000, 120)
+    fs.open(PATH).truncate(4)
+    for each in (index, opened):
+        assert not each.maybe_append(2000, 130)
+        assert each.maybe_append(3000, 130)
+
+
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize(("timestamp", "offset"), [(0, 100), (1000, 100), (1001, 104), (2000, 104), (2001, 120)])
 def test_nothing_at_or_after_the_time_lies_before_the_offset(
