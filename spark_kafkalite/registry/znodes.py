@@ -123,7 +123,7 @@ _STATE_FIELDS: Final = frozenset(
     # leader_recovery_state: Kafka's, of the election that the node is of; the next one has its own.
     (
         *("controller_epoch", "leader", "version", "leader_epoch", "isr", "isr_incarnations", "elr"),
-        *("leader_recovery_state", "accepted_damage", "removed_replicas"),
+        *("leader_recovery_state", "accepted_damage", "removed_replicas", "unclean_epoch"),
     )
 )
 _CONFIG_FIELDS: Final = frozenset(("version", "config"))
@@ -409,6 +409,8 @@ class LeaderAndIsr:
     KIP-966; elr in the node). A member that is in neither has an unknown one. ``accepted_damage`` is what an operator
     has accepted that the leader's log lacks. ``removed`` are brokers that a reassignment has taken the partition from
     (rule V5; removed_replicas in the node): they are no replicas, whatever an older topic node lists.
+    ``unclean_epoch`` is the leader epoch of the last election that may have given up committed records, -1 for none
+    (rule R24).
     """
 
     leader: BrokerId
@@ -420,6 +422,7 @@ class LeaderAndIsr:
     unknown: Mapping[str, Any] = field(default_factory=no_fields)
     accepted_damage: AcceptedDamage | None = None
     removed: tuple[BrokerId, ...] = ()
+    unclean_epoch: int = -1
 
     def encode(self) -> bytes:
         fields: dict[str, Any] = {
@@ -436,6 +439,8 @@ class LeaderAndIsr:
             fields["accepted_damage"] = self.accepted_damage.fields()
         if self.removed:
             fields["removed_replicas"] = list(self.removed)
+        if self.unclean_epoch >= 0:
+            fields["unclean_epoch"] = self.unclean_epoch
         fields.update(self.unknown)
         return encode_object(fields)
 
@@ -454,6 +459,7 @@ class LeaderAndIsr:
                 unknown_fields(path, fields, _STATE_FIELDS, MOST_STATE_FIELDS_BYTES),
                 AcceptedDamage.read(fields.get("accepted_damage")),
                 _broker_ids(fields.get("removed_replicas", [])),
+                number(fields.get("unclean_epoch", -1), -1, MAX_EPOCH),
             )
 
 

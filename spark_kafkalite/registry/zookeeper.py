@@ -10,9 +10,7 @@ before kazoo fails what is pending).
 An outcome that a failed connection leaves unknown is reported as ConnectionLoss and never retried here: only the caller
 can know whether the write happened. Requests made while the session is SUSPENDED wait for the connection.
 
-kazoo forgets all watches with a connection. Here they last as long as their session: when the connection is lost, a
-read of each watched node is queued before any later request; what changed meanwhile fires then, the others are left
-again. (The protocol's own SetWatches does the same, but kazoo cannot send it.)
+Watches last as long as their session (``zookeeper_watches``).
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from functools import partial
 from typing import Any, Final
 
 from kazoo import exceptions as kazoo_errors
-from kazoo.protocol.states import KazooState, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Permissions
 
 from spark_kafkalite.errors import ConfigError, RegistryError
@@ -51,17 +49,15 @@ from spark_kafkalite.registry.store import (
     SessionState,
     SetData,
     Stat,
-    Step,
     Store,
     Sync,
-    Watcher,
-    WatchEvent,
     WatchTree,
-    call_back,
     steps_of,
 )
 from spark_kafkalite.registry.zookeeper_address import DIGEST_MD5, GSSAPI, SASL_MECHANISMS
-from spark_kafkalite.registry.zookeeper_client import EVENT_TYPES, Client, ClientLog, OneThreadHandler, Watch
+from spark_kafkalite.registry.zookeeper_client import Client, ClientLog, OneThreadHandler, Watch
+from spark_kafkalite.registry.zookeeper_errors import refusal_of, translated
+from spark_kafkalite.registry.zookeeper_watches import SessionWatches
 from spark_kafkalite.version import install_command
 
 _LOG = logging.getLogger(__name__)
@@ -79,14 +75,6 @@ _STATES: Final = {
     KazooState.CONNECTED: SessionState.CONNECTED,
     KazooState.SUSPENDED: SessionState.SUSPENDED,
     KazooState.LOST: SessionState.LOST,
-}
-_REFUSALS: Final[dict[type[Exception], tuple[type[NodeError], str]]] = {
-    kazoo_errors.NoNodeError: (store.NoNode, "it, or its parent, does not exist"),
-    kazoo_errors.NodeExistsError: (store.NodeExists, "it exists"),
-    kazoo_errors.BadVersionError: (store.BadVersion, "it has another version"),
-    kazoo_errors.NotEmptyError: (store.NotEmpty, "it has children"),
-    kazoo_errors.NoChildrenForEphemeralsError: (store.NoChildrenForEphemerals, "its parent is ephemeral"),
-    kazoo_errors.BadArgumentsError: (store.BadArguments, "the path or data is not legal"),
 }
 
 
@@ -107,12 +95,7 @@ class ZooKeeperStore(Store):
         self._lock = client.submit_lock = threading.RLock()
         self._ended = False
         self._stopping = False
-        # kazoo calls a watcher of data and children twice for one deletion, with the same event.
-        self._event: WatchedEvent | None = None
-        self._told: set[Watcher] = set()
-        # Watches of a lost connection whose nodes are to be read, with the last zxid that was seen before.
-        self._adrift: dict[Watch, int] = {}
-        self._broken_connections = 0
+        self._watches = SessionWatches(client, self._lock, self.abandon)
 
     def __repr__(self) -> str:
         return f"ZooKeeperStore({self._client.hosts}, session_id={self._session_id:#x}, {self.state.value})"
@@ -146,7 +129,7 @@ class ZooKeeperStore(Store):
         send, convert = self._call(request)
         steps = steps_of(request)
         path = steps[0].path if steps else "/"
-        refusal = _refusal(request, steps)
+        refusal = refusal_of(request, steps)
         if refusal is not None:
             # In its turn, so that answers keep the order of the calls.
             send, convert = partial(self._client.sync_async, "/"), partial(_raise, refusal)
@@ -159,7 +142,7 @@ class ZooKeeperStore(Store):
                 value = convert(result.get_nowait())
             except Exception as error:
                 # Without its frames, which hold the result that holds the error.
-                future.set_exception(_translated(error.with_traceback(None), path))
+                future.set_exception(translated(error.with_traceback(None), path))
             else:
                 future.set_result(value)
 
@@ -172,7 +155,7 @@ class ZooKeeperStore(Store):
 
     def _call(self, request: Request) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
         """Return how kazoo is asked for a request, and what makes its result the store's."""
-        client = self._client
+        client, watches = self._client, self._watches
         match request:
             case Create():
                 return partial(self._create, request), str
@@ -183,14 +166,14 @@ class ZooKeeperStore(Store):
             case Delete(path, version):
                 return partial(client.delete_async, path, version), _nothing
             case Get(path, watcher):
-                return partial(client.get_async, path, self._watch(path, watcher)), _data_and_stat
+                return partial(client.get_async, path, watches.watch(path, watcher)), _data_and_stat
             case GetMany(paths):
                 return partial(client.read_many, paths), partial(_read_results, paths)
             case Exists(path, watcher):
-                watch = self._watch(path, watcher)
+                watch = watches.watch(path, watcher)
                 return partial(client.exists_async, path, watch), partial(_found, watch)
             case Children(path, watcher):
-                return partial(client.get_children_async, path, self._watch(path, watcher, of_children=True)), sorted
+                return partial(client.get_children_async, path, watches.watch(path, watcher, of_children=True)), sorted
             case WatchTree(path, watcher):
                 return partial(client.add_tree_watch, path, watcher), _nothing
             case Guard(path, private):
@@ -291,71 +274,12 @@ class ZooKeeperStore(Store):
         if self._ended:
             return
         if new is SessionState.SUSPENDED:
-            self._keep_watches()
+            self._watches.keep()
         elif new is SessionState.LOST:
             self._ended = True
             # Not from here: stopping waits for this thread.
             threading.Thread(target=self._stop, name="kafkalite-zookeeper-stop", daemon=True).start()
         self._handler.call(lambda: self.listeners.report(new))
-
-    def _tell(self, watcher: Watcher, event: WatchedEvent) -> None:
-        """Call a watcher with an event, unless it was called with this very one."""
-        if event is not self._event:
-            self._event, self._told = event, set()
-        if watcher in self._told:
-            return
-        self._told.add(watcher)
-        call_back(watcher, WatchEvent(EVENT_TYPES[str(event.type)], event.path))
-
-    def _watch(self, path: str, watcher: Watcher | None, *, of_children: bool = False) -> Watch | None:
-        return None if watcher is None else Watch(self._tell, path, watcher, of_children)
-
-    def _keep_watches(self) -> None:
-        """Queue a read of every watched node, with the watch, before kazoo forgets them."""
-        client = self._client
-        self._broken_connections += 1
-        for added in client.add_again():
-            added.rawlink(self._added_again)
-        for watch in client.left_watches():
-            if not watch.done:
-                self._adrift.setdefault(watch, client.last_zxid)
-        # By path: a deletion that a watcher of data and children has missed is then told once.
-        for watch, seen_zxid in sorted(self._adrift.items(), key=lambda item: item[0].path):
-            if watch.of_children:
-                read = client.get_children_async(watch.path, watch, include_data=True)
-            else:
-                read = client.exists_async(watch.path, watch)
-            read.rawlink(partial(self._read_again, watch, seen_zxid, self._broken_connections))
-
-    def _added_again(self, result: Any) -> None:
-        """End the session if a watch of a tree cannot be left again: what it would report is not to be missed."""
-        try:
-            result.get_nowait()
-        except (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError):
-            return  # it has been queued again, or there is no session any more
-        except Exception as error:
-            _LOG.error("a new session is needed: %s", _translated(error, "/"))
-            self.abandon()
-
-    def _read_again(self, watch: Watch, seen_zxid: int, broken_connections: int, result: Any) -> None:
-        """Fire a watch if its node has changed while there was no connection. In the store's thread."""
-        try:
-            answer = result.get_nowait()
-        except (kazoo_errors.ConnectionLoss, kazoo_errors.SessionExpiredError):
-            return  # it has been queued anew, or there is no session any more
-        except kazoo_errors.NoNodeError:
-            missed: str | None = "DELETED"
-        except Exception:  # whoever watches reads, and meets it
-            missed = "CHILD" if watch.of_children else "CHANGED"
-        else:
-            missed = watch.missed(answer[1] if watch.of_children else answer, seen_zxid)
-        with self._lock:
-            # Unless the connection that this answer came over, and left the watch on, has broken too.
-            if broken_connections == self._broken_connections:
-                self._adrift.pop(watch, None)
-        if missed is not None:
-            event = WatchedEvent(missed, None, watch.path)
-            watch(event if event != self._event else self._event)
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -506,36 +430,8 @@ def _parents(path: str) -> list[str]:
     return parents[::-1]
 
 
-def _refusal(request: Request, steps: Sequence[Step]) -> NodeError | None:
-    """Return why the server would not take a request of these steps; None when it may."""
-    try:
-        if isinstance(request, GetMany):
-            store.check_read(request.paths)
-        for index, step in enumerate(steps):
-            _check(step, index)
-        store.check_multi(steps)
-    except NodeError as error:
-        return error
-    return None
-
-
 def _raise(error: Exception, _: Any) -> None:
     raise error
-
-
-def _check(step: Step, index: int) -> None:
-    """Refuse what the server would answer by closing the connection, or kazoo would silently repair."""
-    path = step.path
-    try:
-        store.check_path(path + "0" if isinstance(step, Create) and step.sequential else path)
-        if isinstance(step, (Create, SetData)):
-            store.check_data(path, step.data)
-        elif isinstance(step, Delete) and path == "/":
-            # With a chroot it would be a node like any other.
-            raise store.BadArguments("the registry's root cannot be deleted", path)
-    except NodeError as error:
-        error.operation_index = index
-        raise
 
 
 def _stat(stat: ZnodeStat) -> Stat:
@@ -553,7 +449,7 @@ def _data_and_stat(answer: tuple[bytes | None, ZnodeStat]) -> tuple[bytes, Stat]
 
 def _read_results(paths: Sequence[str], results: Sequence[Any]) -> list[Any]:
     return [
-        _translated(result, path) if isinstance(result, Exception) else (result[0], Stat(*result[1]))
+        translated(result, path) if isinstance(result, Exception) else (result[0], Stat(*result[1]))
         for path, result in zip(paths, results, strict=True)
     ]
 
@@ -567,37 +463,9 @@ def _found(watch: Watch | None, answer: ZnodeStat | None) -> Stat | None:
 def _multi_results(operations: Sequence[Operation], results: Sequence[Any]) -> list[Any]:
     for index, (operation, result) in enumerate(zip(operations, results, strict=True)):
         if isinstance(result, Exception) and not isinstance(result, kazoo_errors.RolledBackError):
-            error = _translated(result, operation.path)
+            error = translated(result, operation.path)
             if isinstance(error, NodeError):
                 error.operation_index = index
             raise error
     return [_stat(result) if isinstance(result, tuple) else result if isinstance(result, str) else None
             for result in results]  # fmt: skip
-
-
-def _translated(error: Exception, path: str) -> Exception:
-    if isinstance(error, RegistryError):
-        return error
-    refusal = _REFUSALS.get(type(error))
-    if refusal is not None:
-        kind, reason = refusal
-        return kind(f"the registry refused an operation on {path}: {reason}", path)
-    if isinstance(error, kazoo_errors.UnimplementedError):
-        return store.RegistryTooOld(
-            f"the registry cannot watch everything below {path}: ZooKeeper can from version 3.6 on"
-        )
-    if isinstance(error, kazoo_errors.QuotaExceededError):
-        return store.OutOfRoom(
-            f"the registry has no room for {path}: its disk is full, or a quota is reached; make room, then try again"
-        )
-    if isinstance(error, kazoo_errors.SessionExpiredError):
-        return store.SessionExpired(f"the registry session has ended before an answer on {path} came")
-    if isinstance(error, kazoo_errors.ConnectionLoss):
-        return store.ConnectionLoss(f"the connection to ZooKeeper broke before an answer on {path} came")
-    if isinstance(error, kazoo_errors.NoAuthError):
-        return store.NoAuth(
-            f"ZooKeeper refused an operation on {path}: NoAuthError; the node is for clients with other credentials: "
-            "set zookeeper.digest to that of the cluster's brokers",
-            path,
-        )
-    return RegistryError(f"ZooKeeper refused an operation on {path}: {type(error).__name__} {error}".rstrip())

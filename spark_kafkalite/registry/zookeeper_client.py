@@ -1,19 +1,17 @@
 """kazoo's client as the registry's Store over ZooKeeper needs it: one thread, no blocking, watches left again.
 
 - :class:`AddWatch`: what leaves a watch on a whole tree (ZooKeeper 3.6 and later), which kazoo 2.11 cannot send.
-
 - :class:`ReadMany`: reads many nodes with one request (ZooKeeper 3.6 and later), likewise.
 - :class:`OneThreadHandler`: kazoo hands out answers and watch events from two threads; the store's contract wants one.
   Its connection thread reads and sends in bursts, see :mod:`.zookeeper_socket`.
 - :class:`Client`: its changes of state exclude the queueing of requests (``submit_lock``), so that nothing asked for in
-  one session can run in the next. It hands events to the watches of trees, too (``tree_watches``).
+  one session can run in the next. It hands events to the watches of trees, too (``add_tree_watch``).
 - :class:`Watch`: kazoo keeps watchers in sets by path and forgets them with a connection; one of these knows what it
   was left for.
 - :class:`ClientLog`: kazoo's log lines, each message once a minute, and its course of events at level DEBUG.
 
-Only this file and ``registry/zookeeper.py`` import kazoo, and only this file uses what kazoo keeps to itself:
-:data:`PRIVATE_OF_CLIENT` and :data:`PRIVATE_OF_CONNECTION`. A new version of kazoo may change these without notice, so
-``pyproject.toml`` bounds it.
+Of the modules that import kazoo only this one uses what kazoo keeps to itself: :data:`PRIVATE_OF_CLIENT` and
+:data:`PRIVATE_OF_CONNECTION`. A new version of kazoo may change these without notice, so ``pyproject.toml`` bounds it.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ _LOG = logging.getLogger("spark_kafkalite.registry.zookeeper.kazoo")
 _SAME_MESSAGE_S: Final = 60.0
 # Answers to the first message of a connection that may fail to come before the session is over.
 _TRIES_IN_A_SESSION: Final = 4
-# A connection that takes longer is tried anew, or the next server is. Twice what the kernel waits before it repeats
+# A connection that takes longer is tried again, or the next server is. Twice what the kernel waits before it repeats
 # the first packet: later repetitions come too seldom for a network that is back.
 _CONNECT_WITHIN_S: Final = 2.0
 # Attributes of KazooClient and of its ConnectionHandler that are not part of kazoo's interface, and what they are.
@@ -284,7 +282,7 @@ class Client(KazooClient):  # type: ignore[misc]
 
     def _session_callback(self, state: Any) -> None:
         with self.submit_lock:
-            # Before kazoo tells anybody, so that whoever sees the session end knows why.
+            # Before kazoo tells anybody, so that the reason is known when the session's end is seen.
             self.auth_failed = self.auth_failed or state == KeeperState.AUTH_FAILED
             super()._session_callback(state)
         with self._state_changed:

@@ -4,7 +4,7 @@
                               [--disasters [KIND[:FILE]]]
 
 A line for each seed that fails: its schedule, what has happened and what was wrong; the exit code is 1 then. With
-``--shrink`` the schedule is made smaller first. ``--without`` takes one of the rules R1-R18 and R20-R22 away.
+``--shrink`` the schedule is made smaller first. ``--without`` takes one of the rules R1-R24 away.
 
 With ``--like-recorded`` all schedules are like the recorded one of that rule, and the search ends with the first that
 fails without the rule and holds with it: recorded.json is to have that one when its own fails no more.

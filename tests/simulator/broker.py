@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from spark_kafkalite.broker.context import BrokerContext
 from spark_kafkalite.broker.recovery_answer import RecoveryAnswer
 from spark_kafkalite.broker.registry_notes import RegistryNotes
+from spark_kafkalite.broker.replication.comparison import Comparison
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
 from spark_kafkalite.broker.requests.dispatch import Dispatcher
@@ -192,6 +194,12 @@ class Run:
     def recovery_answer(self) -> RecoveryAnswer | None:
         return self._start.recovery_answer
 
+    @property
+    def comparison(self) -> Comparison | None:
+        """What compares its logs with their leaders', once it serves."""
+        context = self._start.context
+        return None if context is None else context.comparison
+
     def watch_loop(self) -> None:
         """Give the session up, as ``LoopWatch`` does, if the loop hangs for as long as one lasts."""
 
@@ -274,6 +282,7 @@ class _Start(BrokerStart):
     membership: ClusterMembership
     # Where it writes by the clock, once it serves.
     recovery_answer: RecoveryAnswer | None = None
+    context: BrokerContext | None = None
     follows_users_and_acls = False
 
     def make_io(self, loop: Any, count: int) -> Any:  # type: ignore[override]
@@ -318,7 +327,8 @@ class _Start(BrokerStart):
         listener = self.config.listeners[0].bound(self.config.listeners[0].port)
         return _Acceptor(self.owner, listener), {listener.name: listener}
 
-    async def _start_upkeep(self, ground: Any, storage: Any, registry: Any, *_: Any) -> None:
+    async def _start_upkeep(self, ground: Any, storage: Any, registry: Any, groups: Any, context: Any) -> None:
+        self.context = context
         if self.owner.owner.has_upkeep:
             notes = RegistryNotes(storage.logs, storage.evidence, lambda: registry.membership.seen_zxid)
             config, replicas = self.config, storage.replicas

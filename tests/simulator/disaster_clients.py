@@ -28,8 +28,6 @@ class CheckingReader(SimulatedReader):
     ) -> None:
         """``start_of`` gives where a partition begins at its leader."""
         self.values: dict[int, bytes | None] = {}
-        # Whether it has been given a damaged batch.
-        self.has_met_damage = False
         self._met = ""
         self._start_of = start_of
         super().__init__(network, finder, seen, topic_partition)
@@ -79,7 +77,7 @@ class CheckingReader(SimulatedReader):
                 self._position = max(self._position, header.next_offset)
                 position += header.size_bytes
         except CorruptMessage as error:
-            self.has_met_damage, self._met = True, f"damaged batch: {error}"
+            self._met = f"damaged batch: {error}"
 
     def _note(self, topic_id: bytes, offset: int, value: bytes | None) -> None:
         if value is not None:

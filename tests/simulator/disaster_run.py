@@ -2,14 +2,19 @@
 
 The operator does what docs/cluster.md says: starts brokers again whose log directory is offline or that did not start,
 and asks for unclean elections where no replica has proven its log. What is left then must be led, in sync and readable.
+At last all logs are compared with their leaders', as brokers do it once a week.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
+from spark_kafkalite.broker.replication.comparison import COMPARING, DIFFERENT, SAME, WAITING, Comparison
+from spark_kafkalite.broker.replication.rules.compare_rounds import CompareRounds
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.testing.memory_fs import CrashMode
 from tests.simulator.broker import Run, SimulatedBroker
@@ -30,8 +35,11 @@ _OPERATOR_S: Final = 9.0
 _OPERATED: Final = 3
 _STOPS_S: Final = 0.05
 _READ_S: Final = 20.0
+# How long comparisons may take, and how often all logs are compared.
+_COMPARED_S: Final = 20.0
+_COMPARISONS: Final = 4
+_ROUNDS: Final = CompareRounds(100_000_000, 0)
 _RECOVERED_S: Final = 60.0
-_OF_BITS: Final = frozenset({FaultKind.FLIP_RECORD, FaultKind.FLIP_HEADER})
 _OF_NODES: Final = frozenset({FaultKind.NODE_BY_HAND, FaultKind.NODE_DELETED})
 
 
@@ -162,10 +170,7 @@ class DisasterSimulation(Simulation):
             broker.kill()
         if fault.seconds > 0:
             self.world.later(fault.seconds, lambda: self._start_again(broker))
-        when = "down" if broker.run is None else "running"
-        if broker.run is None and fault.seconds > 0 and chosen.is_stopped_first and fault.kind in _OF_BITS:
-            when = "stopped in order"
-        how = f"{fault.kind.value} {fault.what} while {when}"
+        how = f"{fault.kind.value} {fault.what} while {'down' if broker.run is None else 'running'}"
         with self.copies.harm(fault.target, how):
             try:
                 where = chosen.damage(broker.disk, self.copies)
@@ -271,6 +276,25 @@ class DisasterSimulation(Simulation):
         why = [f"broker {number}: {reason}" for number, reason in reasons.items() if reason]
         return ["it has not healed", *self.log, *why, *self._state(), *self._problems()]
 
+    def _compare(self) -> None:
+        """Have all logs compared with their leaders', as rounds do, until nothing differs, and what differs healed."""
+        for _ in range(_COMPARISONS):
+            asked = [
+                (run.comparison, partition.topic_partition)
+                for run in self.runs()
+                if run.comparison is not None
+                for partition in run.replicas
+                if not partition.is_leader
+            ]
+            for comparison, where in asked:
+                # They have no rounds: those would begin later than a schedule ends.
+                comparison._rounds = _ROUNDS
+                comparison.compare_now([where])
+            self.world.run_until(partial(_are_compared, asked), _COMPARED_S)
+            self.world.run_until(self._is_healed, _OPERATOR_S)
+            if _outcomes(asked) <= {SAME}:
+                break
+
     def _operate(self) -> bool:
         """Do what the documentation has an operator do; return whether there was anything."""
         done = []
@@ -315,6 +339,9 @@ class DisasterSimulation(Simulation):
         ends = {where: self._end_of(where) for where in readers}
         self.world.run_until(lambda: all(each.position >= ends[where] for where, each in readers.items()), _READ_S)
         self.world.run_for(AFTER_FAULTS_S)
+        # Later, because it would find what readers are to have found.
+        if is_whole:
+            self._compare()
         for where, topic_id in ids.items():
             self.invariants.check_logs(where, topic_id, self.seen, readers.get(where))
 
@@ -325,6 +352,14 @@ class DisasterSimulation(Simulation):
     def _end_of(self, where: TopicPartition) -> int:
         found = (run.replicas.find(where) for run in self.runs())
         return max((int(each.log.log_end_offset) for each in found if each is not None), default=0)
+
+
+def _outcomes(asked: Sequence[tuple[Comparison, TopicPartition]]) -> set[str]:
+    return {(comparison.asked(where) or (DIFFERENT,))[0] for comparison, where in asked}
+
+
+def _are_compared(asked: Sequence[tuple[Comparison, TopicPartition]]) -> bool:
+    return not _outcomes(asked) & {WAITING, COMPARING}
 
 
 def simulation_of(schedule: Schedule) -> Simulation:

@@ -45,7 +45,12 @@ class _DiskFile(MemoryFile):
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
         self._fs.on_write("pwrite", self.path)
-        return super().pwrite(data, position)
+        written = super().pwrite(data, position)
+        fault = self._fs.read_faults.get(self._inode.number)
+        if fault is not None and fault.at is not None and position <= fault.at < position + written:
+            # A disk puts another sector in the place of a bad one when it is written.
+            del self._fs.read_faults[self._inode.number]
+        return written
 
     def sync(self) -> None:
         self._fs.on_write("fdatasync", self.path)

@@ -117,6 +117,17 @@ def test_faults_of_reads_go_with_their_file() -> None:
     assert after.open("/logs/t-0/a.log").pread(4, 2) == b"2345"
 
 
+def test_a_bad_sector_is_sound_again_once_it_is_written() -> None:
+    disk = disk_with(b"0123456789")
+    disk.fail_reads("/logs/t-0/a.log", ReadFault(None, at=4))
+    file = disk.open("/logs/t-0/a.log")
+    file.pwrite(b"xyz", 5)
+    with pytest.raises(OSError, match="Input/output"):
+        file.pread(4, 2)
+    file.pwrite(b"wxyz", 4)
+    assert file.pread(4, 2) == b"23wx"
+
+
 def test_a_short_read_happens_once() -> None:
     disk = disk_with(b"0123456789")
     disk.fail_reads("/logs/t-0/a.log", ReadFault(1, is_short=True))

@@ -1,4 +1,4 @@
-"""Brokers without one of the rules R1-R18 and R20-R22 of docs/replication.md, to see that the simulator would notice.
+"""Brokers without one of the rules R1-R24 of docs/replication.md, to see that the simulator would notice.
 ``without_moves`` has those of reassignments.
 
 Each takes away what keeps the rule, in this process and for as long as the context lasts. R9 has none: that nobody
@@ -14,14 +14,17 @@ from typing import Any, Final
 from unittest import mock
 
 from spark_kafkalite.broker.replication import follower_logs
+from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
 from spark_kafkalite.broker.replication.isr_changes import IsrWrites
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaves
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.leadership_confirmation import Confirmation
 from spark_kafkalite.broker.replication.partition import Partition
+from spark_kafkalite.broker.replication.rules.following import OwnState
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas
 from spark_kafkalite.broker.replication.rules.lease import RegistryLease
+from spark_kafkalite.broker.replication.rules.rereads import Rereads
 from spark_kafkalite.broker.requests.fetch_sessions import FetchSession
 from spark_kafkalite.broker.requests.handlers.produce import DelayedProduce
 from spark_kafkalite.errors import RegistryError
@@ -212,6 +215,10 @@ def _the_first_logs_do() -> Iterator[Patch]:
     yield mock.patch.object(last_resorts, "why_not_recovered", why_not_recovered)
 
 
+def _what_is_committed_is_cut_like_the_rest() -> Iterator[Patch]:
+    yield mock.patch.object(OwnState, "has_committed", lambda *_: False)
+
+
 def _any_later_fetch_confirms() -> Iterator[Patch]:
     def has_heard(confirmation: Any, session: Any) -> bool:
         return bool(session.last_fetch_s > confirmation._began_s)
@@ -225,6 +232,14 @@ def _identities_are_not_synced() -> Iterator[Patch]:
 
 def _no_damaged_log_leads_next() -> Iterator[Patch]:
     yield mock.patch.object(follower_logs, "next_leader", lambda *_: None)
+
+
+def _what_is_read_again_counts_for_nothing() -> Iterator[Patch]:
+    yield mock.patch.object(Rereads, "is_due", lambda *_: False)
+
+
+def _former_members_cut_like_the_rest() -> Iterator[Patch]:
+    yield _wrapped(Follower, "_own_state", lambda original, follower: original(follower)._replace(is_sound=False))
 
 
 RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
@@ -245,9 +260,12 @@ RULES: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
     "R16": _nobody_is_eligible,
     "R17": _what_is_in_the_log_waits,
     "R18": _the_first_logs_do,
+    "R19": _what_is_committed_is_cut_like_the_rest,
     "R20": _any_later_fetch_confirms,
     "R21": _identities_are_not_synced,
     "R22": _no_damaged_log_leads_next,
+    "R23": _what_is_read_again_counts_for_nothing,
+    "R24": _former_members_cut_like_the_rest,
     **MOVE_RULES,
 }
 

@@ -41,9 +41,9 @@ def _any_replica_is_enough() -> Iterator[Patch]:
 
 def _lists_are_written_first() -> Iterator[Patch]:
     async def write_step(moves: Any, states: Any, topic: Any) -> None:
-        await moves._write([topic])
+        await moves._role.write([topic])
         if states:
-            await moves._write(list(states))
+            await moves._role.write(list(states))
 
     yield mock.patch.object(Moves, "_write_step", write_step)
 

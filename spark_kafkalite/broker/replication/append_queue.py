@@ -2,11 +2,10 @@
 
 A batch goes to a thread when checking it is too much for the loop (a large one, more so if it is compressed). So does a
 batch that must be compressed again, because the topic's ``compression.type`` names another codec than the producer's.
-So does one for a log that is not ready for appends (``PartitionLog.before_append``): its identity has to be synced, or
-its end to be read, which a fast start has put off. The thread gets the batch and the rules of that moment, and returns
-the batch to append; nothing else is shared with it. A large one goes to a thread once more, which writes it behind the
-log's end (``log.segments.write_ahead``), again and again if the end changes meanwhile. Everything handed in later
-queues behind, in order, and is then appended by the loop without a thread where it needs none.
+So does one for a log that is not ready for appends (``log.readiness``). The thread gets the batch and the rules of that
+moment, and returns the batch to append; nothing else is shared with it. A large one goes to a thread once more, which
+writes it behind the log's end (``log.segments.write_ahead``), again and again if the end changes meanwhile. Everything
+handed in later queues behind, in order, and is then appended by the loop without a thread where it needs none.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from spark_kafkalite.log.files.small_files import COMPARED_FILE, read_compared_m
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.net.io_threads import IoThreads
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.znodes import COMPARES_FROM_INNER_WIRE_VERSION
 from spark_kafkalite.wire.error_codes import error_for
@@ -52,6 +53,7 @@ logger = logging.getLogger(__name__)
 _TRIES: Final = 100
 _LONGEST_WAIT_S: Final = 60.0
 _NAMED: Final = 5
+_NOT_IN_SYNC: Final = "it is not in sync. Compare it again when kafkalite cluster status shows it in sync"
 # After so many errors in a row the next partition comes first.
 _FAILURES: Final = 5
 
@@ -96,11 +98,9 @@ class _AskedComparison:
     def shown(self) -> tuple[str, str]:
         """Return its state, and a text."""
         compared = self.comparison
-        if self.ended is _Ended.AGAIN:
-            return FAILED, "it is not in sync, or its leader has changed or does not answer; ask again"
         if self.ended is None:
             return (WAITING, "others come first") if compared is None else (COMPARING, compared.progress)
-        if compared is None:
+        if compared is None or self.ended is _Ended.AGAIN:
             return FAILED, self.why_not
         return (DIFFERENT, "; ".join(compared.found)) if compared.found else (SAME, compared.extent)
 
@@ -234,22 +234,29 @@ class Comparison:
 
     def _is_comparable(self, topic_partition: TopicPartition) -> bool:
         """Whether this broker follows the partition, in sync, and its log can be read; and its leader lives."""
+        return not self._why_not_now(topic_partition)
+
+    def _why_not_now(self, topic_partition: TopicPartition) -> str:
+        """Return why a partition cannot be compared at present, and what to do; "" where it can."""
         partition = self._replicas.find(topic_partition)
-        return (
-            partition is not None
-            and isinstance(partition.role, Follower)
-            and partition.role.leader_id in self._view.state.brokers
-            and partition.log.local.is_ready
-            and self._services.is_member(topic_partition)
-        )
+        role = None if partition is None else partition.role
+        if partition is None or not isinstance(role, Follower) or role.leader_id not in self._view.state.brokers:
+            return "it has no live leader: kafkalite cluster status shows why. Compare it again when it has one"
+        if not partition.log.local.is_ready:
+            return "its log is not loaded yet. Compare it again when kafkalite cluster status shows it in sync"
+        if not self._services.is_member(topic_partition):
+            return _NOT_IN_SYNC
+        return ""
 
     async def _compare(self, topic_partition: TopicPartition, asked: _AskedComparison | None = None) -> _Ended:
         partition = self._replicas.find(topic_partition)
         if partition is None or partition.is_leader or partition.storage_error is not None:
             # Its followers compare.
             return _Ended.DONE
-        role = partition.role
-        if not isinstance(role, Follower) or not self._is_comparable(topic_partition):
+        role, why_not = partition.role, self._why_not_now(topic_partition)
+        if not isinstance(role, Follower) or why_not:
+            if asked is not None:
+                asked.why_not = why_not
             return _Ended.AGAIN
         broker = self._view.state.brokers[role.leader_id]
         if broker.inner_wire_version < COMPARES_FROM_INNER_WIRE_VERSION:
@@ -270,6 +277,8 @@ class Comparison:
                     break
             is_hosted = self._replicas.find(topic_partition) is partition
             if not is_hosted or not compared.is_current or compared.has_failed:
+                if asked is not None:
+                    asked.why_not = compared.why_ended
                 return _Ended.AGAIN
         return _Ended.DONE
 
@@ -295,14 +304,30 @@ class PartitionComparison:
         self._offset = self._first_offset = self._log.first_offset
         self._until_offset = partition.high_watermark
         self._failures = 0
+        self._error: Exception | None = None
         # What follows from each difference.
         self.found: list[str] = []
 
     @property
     def is_current(self) -> bool:
         """Whether this broker still follows the same leader, in sync, under the same epoch."""
-        is_followed = self._partition.role is self._role and not self._role.has_ended
-        return is_followed and self._services.is_member(self._partition.topic_partition)
+        return self._is_followed and self._services.is_member(self._partition.topic_partition)
+
+    @property
+    def _is_followed(self) -> bool:
+        return self._partition.role is self._role and not self._role.has_ended
+
+    @property
+    def why_ended(self) -> str:
+        """Why the comparison ended before its end, and what to do."""
+        if not self._is_followed:
+            return "its leader, or the leader epoch, has changed during the comparison. Compare it again now"
+        if not self._services.is_member(self._partition.topic_partition):
+            return _NOT_IN_SYNC
+        return (
+            f"{self._failures} errors in a row, the last one: {self._error}. Read the logs of this broker and of "
+            f"broker {self._role.leader_id}, its leader, and compare it again when both answer"
+        )
 
     @property
     def progress(self) -> str:
@@ -346,6 +371,7 @@ class PartitionComparison:
         except (KafkaliteError, TimeoutError) as error:
             logger.debug("%s cannot be compared at present: %s", self._partition.topic_partition, error)
             self._failures += 1
+            self._error = error
         await asyncio.sleep(self._rounds.pause_s(size_bytes, requests * (1 + self._failures)))
         return self._offset >= self._until_offset
 
@@ -425,8 +451,7 @@ def _side_text(broker_id: int, side: Side, epochs: tuple[int, int]) -> str:
 
 
 def _text(ranges: Sequence[Range]) -> str:
-    more = f" and {len(ranges) - _NAMED} more ranges" if len(ranges) > _NAMED else ""
-    return ", ".join(f"{start} to {end - 1}" for start, end in ranges[:_NAMED]) + more
+    return first_of([f"{start} to {end - 1}" for start, end in ranges], _NAMED, "ranges")
 
 
 def _to_wire(ranges: Iterable[Range]) -> list[ComparedRange]:

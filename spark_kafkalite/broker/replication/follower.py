@@ -36,6 +36,7 @@ from spark_kafkalite.broker.replication.rules.following import (
     OwnState,
     Refused,
     RefuseLogStart,
+    SetAside,
     StartAnew,
     StopFollowing,
     Truncate,
@@ -104,6 +105,7 @@ class Follower:
         "_damaged_ranges",
         "_flusher",
         "_on_log_start",
+        "_on_parted",
         "_on_refused",
         "_on_settled",
         "_rules",
@@ -135,9 +137,11 @@ class Follower:
         on_refused: Callable[[KafkaStorageError], None],
         on_settled: Callable[[], None],
         on_log_start: Callable[[int], None],
+        on_parted: Callable[[], None],
     ) -> None:
         """Follow broker ``leader_id`` in ``epoch``. ``on_refused`` is called when the log takes nothing, ``on_settled``
-        when a truncation has ended, ``on_log_start`` where the log should start, with the leader's."""
+        when a truncation has ended, ``on_log_start`` where the log should start, with the leader's, and ``on_parted``
+        when the log is to be set aside."""
         self.topic_partition = topic_partition
         self.leader_id = leader_id
         self.epoch = epoch
@@ -150,6 +154,7 @@ class Follower:
         self._on_refused = on_refused
         self._on_settled = on_settled
         self._on_log_start = on_log_start
+        self._on_parted = on_parted
         self._rules = Following(services.follower_backoff_s)
         # What was said last of why nothing is copied.
         self._told = ""
@@ -231,7 +236,7 @@ class Follower:
 
     @property
     def why_stopped(self) -> str | None:
-        """Why nothing is copied until the next leader epoch; None where following goes on."""
+        """Why nothing is copied, until the next leader epoch or a hand-over; None where following goes on."""
         match self._rules.stopped:
             case StopFollowing(offset):
                 why = (
@@ -243,14 +248,25 @@ class Follower:
                     f"the log of broker {self.leader_id}, leader of epoch {self.epoch}, starts at offset {start}, "
                     f"behind its own end {end}"
                 )
-            case None:
+            case None if self._rules.is_contesting:
+                return (
+                    f"its log parts from that of broker {self.leader_id}, leader of epoch {self.epoch}, below its high "
+                    f"watermark {self._bounds.high_watermark}; it keeps its records and waits for that broker to hand "
+                    "over"
+                )
+            case SetAside() | None:
                 return None
         return f"{why}; it keeps its records and copies nothing until the next leader epoch"
+
+    @property
+    def is_parted(self) -> bool:
+        """Whether the log is to be set aside, and all copied again."""
+        return isinstance(self._rules.stopped, SetAside)
 
     def _prepare(self) -> None:
         """Have a thread read what a fast start has left unread."""
         self._rules.is_busy = True
-        self._run(self.log.readying())
+        self._run(self.log.readiness.steps())
 
     # Damage ---------------------------------------------------------------------------------------------------------
 
@@ -322,7 +338,7 @@ class Follower:
         )
         own = _UNASKED
         if fetched.diverging_epoch is not None or fetched.error_code:
-            own = OwnState(self._bounds.high_watermark, self._services.is_member(self.topic_partition))
+            own = self._own_state()
         effect = self._rules.answered(asked, answer, self.log, now_s, own)
         match effect:
             case Append():
@@ -336,8 +352,8 @@ class Follower:
             case Contested(offset):
                 self._tell(
                     f"broker {self.leader_id}, leader of epoch {self.epoch}, reports that the logs part at offset "
-                    f"{offset}, below the high watermark {own.high_watermark} of this in-sync replica; the replica "
-                    "keeps its records, and the leader compares its log with its leader epochs"
+                    f"{offset}, below the high watermark {own.high_watermark} of this replica, which keeps its "
+                    "records. The leader compares its log with its leader epochs"
                 )
             case StopFollowing(offset):
                 logger.error(
@@ -348,6 +364,15 @@ class Follower:
                     self.topic_partition, self.leader_id, self.epoch, own.high_watermark, offset,
                     self.log.log_end_offset - self.log.log_start_offset,
                 )  # fmt: skip
+            case SetAside(offset):
+                logger.error(
+                    "%s: broker %d, leader of epoch %d, lacks committed records that this replica has: the logs part "
+                    "at offset %d, below the high watermark %d. Others may have been committed in their place, so the "
+                    "leader's are copied. This log is set aside; kafkalite dump-log "
+                    "--print-data-log prints its records from offset %d on, and a producer can write them again",
+                    self.topic_partition, self.leader_id, self.epoch, offset, own.high_watermark, offset,
+                )  # fmt: skip
+                self._on_parted()
             case RefuseLogStart(start, end):
                 logger.error(
                     "%s: the log of broker %d, leader of epoch %d, starts at offset %d, behind its own end %d; this "
@@ -360,6 +385,15 @@ class Follower:
             case Refused(code, problem):
                 self._refused(code, problem)
         self._follow_bounds()
+
+    def _own_state(self) -> OwnState:
+        services, where, high_watermark = self._services, self.topic_partition, self._bounds.high_watermark
+        is_member, is_eligible = services.is_member(where), services.is_eligible(where)
+        # By the record before it the high watermark was learned under this leader epoch, or a later one.
+        learned_in = self.log.epochs.epoch_at(high_watermark - 1)
+        is_former = not (is_member or is_eligible or self._damaged_ranges)
+        is_sound = is_former and learned_in >= services.unclean_epoch_of(where)
+        return OwnState(high_watermark, is_member, is_eligible, is_sound)
 
     def prepare_append(self) -> None:
         """Have a thread begin what an append of the leader's records will wait for, if anything. So the logs of one

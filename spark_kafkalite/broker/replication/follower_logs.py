@@ -8,12 +8,14 @@ is damage again, and stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from spark_kafkalite.broker.replication.rules.healing import ReplicaReport, had_by_nobody, next_leader
 from spark_kafkalite.broker.replication.rules.in_sync import InSyncReplicas
 from spark_kafkalite.log.damaged_ranges import NONE, Ranges, without
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.passed_over import Filler
 from spark_kafkalite.model import BrokerId
 from spark_kafkalite.net.io_threads import IoThreads
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
@@ -120,12 +122,14 @@ class FollowerLogs:
             return
         self._accepted += ranges
 
-        def accept(_: object) -> None:
+        def accept(fillers: Iterable[Filler]) -> None:
             if self.has_ended:
                 return
             damage.log_acceptance(ranges, why)
+            damage.passed_over.add(fillers)
             for start, end in ranges:
                 damage.accept(start, end)
             damage.tell()
 
-        self._io.submit(lambda: damage.pass_over(ranges, log.epochs.epoch_for_lost), accept, accept)
+        prepare = partial(damage.passed_over.prepare, ranges, log.epochs.epoch_for_lost)
+        self._io.submit(prepare, accept, lambda _: accept(()))

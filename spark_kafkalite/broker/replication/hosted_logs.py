@@ -19,6 +19,7 @@ from typing import Final
 from spark_kafkalite.broker.replication.partition import PartitionServices
 from spark_kafkalite.broker.replication.rules.leaving import others_with_log
 from spark_kafkalite.errors import ConfigError, KafkaStorageError
+from spark_kafkalite.log.files.small_files import PARTITION_METADATA_FILE
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, TopicPartition
@@ -54,6 +55,9 @@ class HostedLogs:
             if is_missed:
                 self._logs.directories.check_all_online(topic_partition)
             if log is not None and (why := _why_foreign(log, topic_id, state)):
+                if log.topic_id is None and not _is_new(state, me) and self._may_be_last(log, topic_id, state):
+                    self._refuse_unnamed(log, topic_id)
+                    return None
                 kept = self._logs.retiring.set_aside(topic_partition, awaits_topic=True)
                 logger.warning("the log of %s %s; its files are kept in %s", topic_partition, why, kept)
             if self.has_lost(topic_partition, topic_id) and self._is_left_to_others(topic_partition, state):
@@ -84,17 +88,13 @@ class HostedLogs:
     def _create(self, topic_partition: TopicPartition, topic_id: bytes, state: PartitionState) -> PartitionLog:
         """Return the partition's log, opened or created. Raises the errors of ``LogManager.create``.
 
-        An unreadable log is set aside and copied again if other replicas continue without it: a registered broker
-        leads, and the state does not count on this broker's log. Otherwise the log may be the only one with some
-        records, so it stays.
+        An unreadable log is set aside and copied again if other replicas continue without it. Otherwise the log may be
+        the only one with some records, so it stays.
         """
         try:
             return self._logs.create(topic_partition, topic_id)
         except KafkaStorageError as error:
-            leader = self._services.live_brokers().get(state.leader)
-            if leader is None or leader.broker_id == self._me or not state.is_led_by(leader):
-                raise
-            if self._me in state.isr or self._me in state.eligible or not self._logs.is_unreadable(topic_partition):
+            if not self._is_done_without(state) or not self._logs.is_unreadable(topic_partition):
                 raise
             kept = self._logs.retiring.set_aside(topic_partition)
             logger.error(
@@ -102,6 +102,32 @@ class HostedLogs:
                 topic_partition, error, kept, state.leader,
             )  # fmt: skip
             return self._logs.create(topic_partition, topic_id)
+
+    def _is_done_without(self, state: PartitionState) -> bool:
+        """Return whether other replicas continue without this broker's log: a registered broker leads, and the state
+        does not count on the log."""
+        leader = self._services.live_brokers().get(state.leader)
+        if leader is None or leader.broker_id == self._me or not state.is_led_by(leader):
+            return False
+        return self._me not in state.isr and self._me not in state.eligible
+
+    def _may_be_last(self, log: PartitionLog, topic_id: bytes, state: PartitionState) -> bool:
+        """Return whether a log that does not name its topic may be the only one with some records.
+
+        It is not if the others that had the log have been asked to go on without it, or do so already.
+        """
+        return not self.has_lost(log.topic_partition, topic_id) and not self._is_done_without(state)
+
+    def _refuse_unnamed(self, log: PartitionLog, topic_id: bytes) -> None:
+        """Refuse a log that does not name its topic, and keep it where it is."""
+        path = f"{log.directory}/{PARTITION_METADATA_FILE}"
+        problem = (
+            f"{log.topic_partition} is offline: its log does not name the id of its topic ({path} is missing or "
+            "damaged), and no other broker leads the partition, so this log may be the only one. If it is that of the "
+            f"topic, stop this broker and write the two lines 'version: 0' and 'topic_id: {uuid_text(topic_id)}' into "
+            f"{path}. If it is not, move {log.directory} away. Then start the broker"
+        )
+        self._refuse(log.topic_partition, problem, logging.ERROR, problem)
 
     def refuse_for_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """Refuse the partition, because no broker can lead it with its state in the registry."""

@@ -26,6 +26,7 @@ from spark_kafkalite.broker.replication.slow_members import SlowMembers
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.net.event_loop import end_of_pass
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.quiet_log import QuietLog
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
@@ -268,9 +269,8 @@ class IsrWrites(StateWrites[_IsrWrite]):
         _quiet.log(
             logging.WARNING,
             "unknown",
-            "the in-sync replicas of %s%s are not known to be written, trying again: %s",
-            first.topic_partition,
-            f" and {len(writes) - 1} more" if len(writes) > 1 else "",
+            "the in-sync replicas of %s are not known to be written, trying again: %s",
+            first_of([each.topic_partition for each in writes], 1),
             error,
         )
         return True

@@ -26,14 +26,17 @@ from enum import Enum
 from typing import Final
 
 from spark_kafkalite.broker.replication.bounds import required_isr
+from spark_kafkalite.broker.replication.contest import Claim
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.leader import Leader
 from spark_kafkalite.broker.replication.partition import Partition
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.broker.replication.rules.leaving import (
+    state_left_to_former,
     state_without,
     state_without_damaged,
     state_without_full,
+    state_without_lacking,
     state_without_lost,
 )
 from spark_kafkalite.broker.waiting.purgatory import DelayedOperation
@@ -90,6 +93,10 @@ class _Leave:
     # Whether this broker has led it when that began, and until when that may wait for acknowledgements.
     is_led: bool = False
     settled_until_s: float = 0.0
+    # Which replica has what this broker's log lacks.
+    claim: Claim | None = None
+    # Of those that have to be heard of before a former member leads, who has not been.
+    unheard: frozenset[int] = frozenset()
     # What was found in the node after a refusal.
     found: PartitionState | None = None
     # Whether a state without this broker was to be written, and whether one was.
@@ -189,7 +196,7 @@ class IsrLeaving:
             self._note(partition, _Why.DAMAGED)
 
     def partition_lacking(self, topic_partition: TopicPartition) -> None:
-        """Leave a partition, whose log lacks committed records, to the members of its ISR that have them."""
+        """Leave a partition, whose log lacks committed records, to replicas that have them."""
         partition = self._replicas.find(topic_partition)
         if partition is not None:
             self._note(partition, _Why.LACKING)
@@ -272,6 +279,8 @@ class IsrLeaving:
     def _leave(self, partition: Partition, why: _Why) -> _Leave:
         leave = _Leave(partition.topic_partition, partition.topic_id, why, partition)
         leave.is_led = self._leaves.is_led(leave)
+        if why is _Why.LACKING and partition.leader is not None:
+            leave.claim = partition.leader.claim
         leave.settled_until_s = self._loop.time() + _SETTLED_S
         return leave
 
@@ -400,10 +409,22 @@ class IsrLeaves(StateWrites[_Leave]):
                 # It comes to the log's end at another time.
                 return None
             return state_without_damaged(state, self._me, live, leader.in_sync.damaged_followers(), successor)
+        if leave.why is _Why.LACKING:
+            return self._without_lacking(leave, leave.partition.leader, state)
         if leave.why is _Why.HANGING and leave.partition.log.disk.hanging is None:
             return None
         keeps_log = leave.why is _Why.STOP and leave.partition.storage_error is None
         return state_without(state, self._me, live, eligible_below, keeps_log=keeps_log)
+
+    def _without_lacking(self, leave: _Leave, leader: Leader | None, state: PartitionState) -> PartitionState | None:
+        live, claim = self._view.state.brokers, leave.claim
+        if claim is None or claim.is_named:
+            return state_without_lacking(state, self._me, live, None if claim is None else claim.broker)
+        if leader is not None:
+            if not leader.may_give_up(claim.offset):
+                return None
+            leave.unheard = leader.in_sync.unheard(claim.broker)
+        return state_left_to_former(state, self._me, live, claim.broker, leave.unheard)
 
     async def _settle(self, partitions: Iterable[Partition], until_s: float) -> None:
         """Have nothing more appended, and wait for what is appended to be acknowledged; not longer than until then."""

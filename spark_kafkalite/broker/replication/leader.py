@@ -27,7 +27,7 @@ from spark_kafkalite.broker.replication.append_queue import (
     recompression_of,
 )
 from spark_kafkalite.broker.replication.bounds import ACKS_ALL, Bounds, required_isr
-from spark_kafkalite.broker.replication.contest import Contest
+from spark_kafkalite.broker.replication.contest import Claim, Contest
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.replication.follower_logs import FollowerLogs
 from spark_kafkalite.broker.replication.leadership_confirmation import Confirmation, OnAnswer, Question
@@ -68,7 +68,6 @@ class Leader(Appender):
         "_confirmation",
         "_contest",
         "_flushes_each",
-        "_has_followers",
         "_isr_is_enough",
         "_may_commit",
         "_meter",
@@ -83,6 +82,7 @@ class Leader(Appender):
         "epoch",
         "follower_logs",
         "followers",
+        "has_followers",
         "in_sync",
         "is_throttled",
         "log",
@@ -129,7 +129,7 @@ class Leader(Appender):
         self._meter = None if services.meters is None else services.meters.topics.of(topic_partition.topic)
         self._contest: Contest | None = None
         # What follows from ``in_sync``, and is asked at every append.
-        self._has_followers = False
+        self.has_followers = False
         self._isr_is_enough = False
         self._may_commit = False
         self._commits_at_append = False
@@ -159,16 +159,17 @@ class Leader(Appender):
         self.is_throttled = is_listed(listed, self.topic_partition.partition, self._services.broker_id)
         if was_throttled and not self.is_throttled:
             self.followers.wake()
-        self._count_in_sync()
+        self._update_required_isr()
 
     def take_state(self, state: PartitionState) -> None:
         """Adopt a state of this epoch from the registry."""
         self.in_sync.take_state(state, self._services.purgatory.now_s())
-        self._count_in_sync()
+        self._update_required_isr()
         self._services.isr_changes.look(self)
 
-    def _count_in_sync(self) -> None:
-        """See what a commit takes, and commit what that allows: fewer min.insync.replicas may allow more."""
+    def _update_required_isr(self) -> None:
+        """Count how many in-sync replicas a commit takes, and commit what that allows: min.insync.replicas, or the
+        replicas, may have become fewer."""
         in_sync = self.in_sync
         replicas = len(in_sync.state.replicas)
         required = required_isr(self.log.config.min_insync_replicas, in_sync.state.settled_count)
@@ -176,23 +177,23 @@ class Leader(Appender):
             in_sync.required = required
             self._services.isr_changes.look(self)
         in_sync.keeps_eligible = self._services.high_watermark_requires_min_insync
-        self._has_followers = replicas > 1
+        self.has_followers = replicas > 1
         self._isr_is_enough = in_sync.is_enough
-        self._counted_anew()
+        self._isr_changed()
         self._wake_consumers()
         self.ack_waiters.wake()
 
-    def _counted_anew(self) -> None:
+    def _isr_changed(self) -> None:
         """Commit what may be committed, after the ISR has changed."""
         self._may_commit = self.in_sync.may_commit
-        self._commit_counted()
+        self._advance_high_watermark()
         if self.is_throttled:
             # One that has joined is throttled no longer, and producers wait for it.
             self.followers.wake()
         if self._confirmation is not None:
             self._confirmation.look()
 
-    def _commit_counted(self) -> None:
+    def _advance_high_watermark(self) -> None:
         """Commit what all members that count have, if anything may be committed, after followers have fetched."""
         in_sync = self.in_sync
         self._commits_at_append = self._may_commit and in_sync.is_alone
@@ -203,14 +204,14 @@ class Leader(Appender):
         shown = self.end_offset_for(UNCOMMITTED) if self._bounds.shows_flushed else -1
         has_stable_readers = self.stable_readers.operations or self.stable_readers.watchers
         stable = self.end_offset_for(COMMITTED) if has_stable_readers else -1
-        self._commit(end_offset)
+        self._raise_high_watermark(end_offset)
         self.ack_waiters.wake()
         if shown < 0 or self.end_offset_for(UNCOMMITTED) > shown:
             self.consumers.wake()
         if has_stable_readers and self.end_offset_for(COMMITTED) > stable:
             self.stable_readers.wake()
 
-    def _commit(self, end_offset: int) -> bool:
+    def _raise_high_watermark(self, end_offset: int) -> bool:
         """Raise the high watermark; return whether it moved."""
         if not self._bounds.commit(end_offset):
             return False
@@ -281,7 +282,7 @@ class Leader(Appender):
             session,
             damage_stage,
         )
-        self._commit_counted()
+        self._advance_high_watermark()
         if self.follower_logs.starts_at(replica_id, log_start_offset):
             self._services.on_follower_log_start()
         if look_in_s is not None:
@@ -312,7 +313,7 @@ class Leader(Appender):
             return
         self.follower_logs.lacks(replica_id, ranges)
         if in_sync.damaged(replica_id, incarnation, stage, is_damaged=bool(ranges)):
-            self._counted_anew()
+            self._isr_changed()
             self._services.isr_changes.look(self)
             self.log.local.known_damage.reported()
 
@@ -322,6 +323,13 @@ class Leader(Appender):
         if offset is not None and self.follower_logs.refuses(replica_id, offset):
             self.log.local.known_damage.suspect(offset, f"broker {replica_id} refuses what was sent from there")
 
+    def given_again(self, offset: int) -> None:
+        """Count that a consumer was given batches from an offset on, and perhaps makes no progress with them
+        (``rules.rereads``). If that happens again and again, have the next read check them (rule R23)."""
+        services = self._services
+        if services.rereads.is_due(self.topic_partition, offset, services.purgatory.now_s()):
+            self.log.local.known_damage.suspect(offset, "consumers ask for it again and again")
+
     def is_level(self, broker: BrokerId) -> bool:
         """Whether a follower has reported under this epoch that its log ends where this one does."""
         return self.in_sync.end_offset_of(broker) == self.log.local.log_end_offset
@@ -329,23 +337,23 @@ class Leader(Appender):
     def due_change(self, lag_max_s: float) -> IsrChange | None:
         """Begin the change of the ISR that is due, if any; see ``InSyncReplicas.due``. It is to be written."""
         change = self.in_sync.due(self._services.purgatory.now_s(), self._bounds.high_watermark, lag_max_s)
-        self._counted_anew()
+        self._isr_changed()
         return change
 
     def isr_written(self, change: IsrChange, version: int, zxid: int) -> None:
         """Adopt a change of the ISR that has been written; see ``InSyncReplicas.written``."""
         self.in_sync.written(change, version, zxid, self._services.purgatory.now_s())
-        self._count_in_sync()
+        self._update_required_isr()
 
     def isr_resolved(self, change: IsrChange, state: PartitionState | None) -> None:
         """Adopt the state that was read after a change that was not written, or perhaps was."""
         self.in_sync.resolved(change, state, self._services.purgatory.now_s())
-        self._count_in_sync()
+        self._update_required_isr()
 
     def release_held(self) -> None:
         """Have the high watermark wait no longer for followers that have not come to join."""
         self.in_sync.release(self._services.purgatory.now_s())
-        self._counted_anew()
+        self._isr_changed()
 
     @property
     def epoch_start_offset(self) -> int:
@@ -415,7 +423,7 @@ class Leader(Appender):
         header, needs_thread = admit(batch, 0, len(batch), rules, produce_version=produce_version)
         if needs_thread or (self._recompression is not None and self._recompression.codec != header.codec):
             return header
-        if not self.log.local.takes_appends and self.log.before_append() is not None:
+        if not self.log.local.takes_appends and self.log.readiness.missing() is not None:
             return header
         return self._append(batch, header)
 
@@ -439,7 +447,7 @@ class Leader(Appender):
 
     def before_append(self) -> NeedsThread | None:
         """Return what a thread has to do before the log takes the next append, if anything."""
-        return self.log.before_append()
+        return self.log.readiness.missing()
 
     def thread_rules(self) -> tuple[AdmissionRules, Recompression | None]:
         """Return the rules for a batch that a thread checks now."""
@@ -475,13 +483,13 @@ class Leader(Appender):
             if self._meter is not None:
                 self._meter.bytes_in += len(batch)
                 self._meter.messages_in += header.record_count
-            if self._has_followers:
+            if self.has_followers:
                 self.followers.wake()
                 # Their log ends bound the high watermark, unless none of them is in sync.
                 self.in_sync.appended()
             if (
                 self._commits_at_append
-                and self._commit(self.log.local.log_end_offset)
+                and self._raise_high_watermark(self.log.local.log_end_offset)
                 and not self._bounds.shows_flushed
             ):
                 self._wake_consumers()
@@ -505,15 +513,38 @@ class Leader(Appender):
         return None
 
     def check_divergence(
-        self, replica_id: int, incarnation: Incarnation, high_watermark: int, diverging: tuple[int, int]
+        self, replica_id: int, incarnation: Incarnation, log_end: int, high_watermark: int, diverging: tuple[int, int]
     ) -> None:
-        """Raise OffsetNotAvailable (78) while it is not sure that the logs part there, or where an in-sync follower
-        contests it: it would be cut below ``high_watermark`` (-1: it does not). See ``contest``."""
+        """Raise OffsetNotAvailable (78) while it is not sure that the logs part there, or where a follower contests it
+        that may lead next: it would be cut below ``high_watermark`` (-1: it does not contest). See ``contest``.
+
+        ``log_end``: where the follower's log ends. If that is below this leader's high watermark, the follower itself
+        lacks committed records, and contests nothing.
+        """
         if self._contest is None:
             self._contest = Contest(self.log, self._services.io, self._services.on_lacking)
         self._contest.check(diverging)
-        if high_watermark >= 0 and self.in_sync.is_member(replica_id, incarnation):
-            raise self._contest.refusal(replica_id, high_watermark, diverging)
+        known = self._bounds.high_watermark
+        if high_watermark >= 0 and log_end >= known:
+            in_sync = self.in_sync
+            is_eligible = high_watermark > known and in_sync.is_eligible(replica_id, incarnation)
+            is_named = is_eligible or in_sync.is_member(replica_id, incarnation)
+            parts_at = diverging[1]
+            is_former = high_watermark > parts_at and in_sync.may_succeed(replica_id, incarnation)
+            if is_named or (is_former and self.may_give_up(parts_at)):
+                in_sync.contested(replica_id, self._services.purgatory.now_s())
+                awaited = None if is_named else in_sync.unheard(replica_id)
+                raise self._contest.refusal(replica_id, high_watermark, diverging, awaited)
+
+    def may_give_up(self, offset: int) -> bool:
+        """Whether this log had nothing from ``offset`` on when the epoch began, and nothing has been committed there
+        since."""
+        return self.in_sync.epoch_start_offset <= offset and self._bounds.high_watermark <= offset
+
+    @property
+    def claim(self) -> Claim | None:
+        """Which replica has committed records that this log is known to lack, None where it lacks none."""
+        return None if self._contest is None else self._contest.claim
 
     def end_offset_for(self, reader: Reader) -> int:
         """Return the first offset that a reader does not get."""

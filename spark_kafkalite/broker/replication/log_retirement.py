@@ -16,6 +16,7 @@ from spark_kafkalite.log.files.deletions import RetireJob
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.net.io_threads import IoThreads, in_thread
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.slices import Turn, Work
 
@@ -129,13 +130,10 @@ def warn_of_vanished(kept: Mapping[TopicPartition, str]) -> None:
     """Log a warning about logs that were set aside because their topics vanished; ``kept``: their paths now."""
     if not kept:
         return
-    shown = ", ".join(f"{key} (kept in {path})" for key, path in list(kept.items())[:_SHOWN_LOGS])
-    more = f" and {len(kept) - _SHOWN_LOGS} more" if len(kept) > _SHOWN_LOGS else ""
     logger.warning(
         "%d logs are set aside, because the registry does not have their topics and the controller has not deleted "
-        "them: %s%s. They are used again when a topic's node with the same topic id appears, and stay until you "
+        "them: %s. They are used again when a topic's node with the same topic id appears, and stay until you "
         "remove them",
         len(kept),
-        shown,
-        more,
+        first_of([f"{key} (kept in {path})" for key, path in kept.items()], _SHOWN_LOGS),
     )

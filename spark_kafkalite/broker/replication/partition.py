@@ -54,6 +54,8 @@ class PartitionServices(ReplicaServices):
     on_damage_found: Callable[[Partition, Sequence[tuple[int, int]], str], None] = field(default=ignored)
     # Told when a follower's log has other sound batches than its leader's.
     on_differing: Callable[[Partition], None] = field(default=ignored)
+    # Told when a follower's log has committed records that its leader lacks for good.
+    on_parted: Callable[[Partition], None] = field(default=ignored)
     # Told when a partition's disk has failed, so that nobody waits for it.
     on_offline: list[Callable[[Partition], None]] = field(default_factory=list)
     # Told when a partition's disk has refused records for want of room, so that others may go on without it.
@@ -226,6 +228,7 @@ class Partition:
             on_refused=self._log_refused,
             on_settled=self._settled,
             on_log_start=self._leader_starts_at,
+            on_parted=self._parted,
         )
         self._stop_leading(follower, leader_epoch)
 
@@ -251,6 +254,9 @@ class Partition:
     def _tell(self, listeners: Iterable[Callable[[Partition], None]]) -> None:
         for listener in listeners:
             listener(self)
+
+    def _parted(self) -> None:
+        self._services.on_parted(self)
 
     def _leader_starts_at(self, offset: int) -> None:
         self._services.on_leader_log_start(self, offset)

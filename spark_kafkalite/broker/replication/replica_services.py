@@ -10,9 +10,10 @@ from spark_kafkalite.broker.metrics.counters import LogMeters
 from spark_kafkalite.broker.quotas.allowance import Windows
 from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.broker.replication.rules.in_sync import LiveBrokers
+from spark_kafkalite.broker.replication.rules.rereads import Rereads
 from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.clock import Clock
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.net.io_threads import IoThreads
 
 
@@ -37,6 +38,10 @@ def _never(_: TopicPartition) -> bool:
     return False
 
 
+def _no_epoch(_: TopicPartition) -> int:
+    return NO_LEADER_EPOCH
+
+
 @dataclass
 class ReplicaServices:
     """See the module's text. Made once by the broker. Replication puts in what it does, when it begins."""
@@ -57,6 +62,10 @@ class ReplicaServices:
     isr_changes: IsrLooks = field(default_factory=_NoIsrLooks)
     # Whether the registry has this run of the broker as a member of a partition's ISR.
     is_member: Callable[[TopicPartition], bool] = field(default=_never)
+    # Whether the registry has this run of the broker as an eligible replica of a partition.
+    is_eligible: Callable[[TopicPartition], bool] = field(default=_never)
+    # The leader epoch of a partition's last election that may have given up committed records; -1 for none.
+    unclean_epoch_of: Callable[[TopicPartition], int] = field(default=_no_epoch)
     # Whether this broker is a replica that a reassignment adds.
     is_added: Callable[[TopicPartition], bool] = field(default=_never)
     # Whether this broker is a replica that a reassignment adds, and not in sync yet.
@@ -72,3 +81,5 @@ class ReplicaServices:
         # What followers may copy from this broker in a second, and this broker as a follower.
         self.leader_throttle = ReplicationThrottle(self.purgatory.now_s, throttle_windows)
         self.follower_throttle = ReplicationThrottle(self.purgatory.now_s, throttle_windows)
+        # What consumers ask for again, of all that this broker leads.
+        self.rereads = Rereads()

@@ -1,4 +1,4 @@
-"""The partitions that this broker hosts, kept in step with the registry.
+"""Keeps the partitions that this broker hosts (``hosted_partitions``) in step with the registry.
 
 Every change of the cluster arrives as a pair of snapshots (:meth:`Replicas.cluster_changed`). Removed topics stop being
 served at once. Work on the disk is done in slices (making and opening logs) or in threads (renaming those of removed
@@ -14,7 +14,7 @@ are until the broker is started again.
 
 A partition is led only in a state that names this incarnation of the broker, or one whose logs it has proven to have
 (R1, R11, R12): after any other the controller elects again under a higher epoch. While there is no registration nothing
-is led (R6); clients receive NotLeaderOrFollower, and find the next leader, or this one again, in the metadata.
+is led (``session_fence``).
 """
 
 from __future__ import annotations
@@ -26,27 +26,26 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from spark_kafkalite.broker.quotas.replication_throttle import ReplicationThrottle
 from spark_kafkalite.broker.replication.change_queue import ChangeQueue
 from spark_kafkalite.broker.replication.copied_again import CopiedAgain
 from spark_kafkalite.broker.replication.departures import Departures
-from spark_kafkalite.broker.replication.follower import NoLeader
+from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.hosted_logs import HostedLogs
+from spark_kafkalite.broker.replication.hosted_partitions import HostedPartitions, complete
 from spark_kafkalite.broker.replication.log_retirement import RETIRED_AT_ONCE, LogRetirement, warn_of_vanished
 from spark_kafkalite.broker.replication.logs_without_topic import fate_of_stray, is_moved_away
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
+from spark_kafkalite.broker.replication.session_fence import SessionFence
 from spark_kafkalite.broker.replication.setbacks import tell_of_setback
 from spark_kafkalite.errors import (
     KafkaStorageError,
-    NotLeaderOrFollower,
-    UnknownTopicOrPartition,
 )
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.strays import StrayFate
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.net.io_threads import in_thread
-from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState, PartitionState
+from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, ClusterChange, ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.znodes import NO_TOPIC_ID, state_path
 from spark_kafkalite.slices import Slices, Work
@@ -58,8 +57,8 @@ _MADE_AT_ONCE: Final = 256
 _MADE_IN_THREAD: Final = 16
 
 
-class Replicas:
-    """Hosted partitions by name and number."""
+class Replicas(HostedPartitions):
+    """The hosted partitions, which follow the registry. Lives in one event loop."""
 
     def __init__(
         self,
@@ -71,21 +70,13 @@ class Replicas:
         slices: Slices,
     ) -> None:
         """``config_of`` gives a topic's settings, as the view has them."""
-        self._slices = slices
-        self._loop = loop
-        self._logs = logs
-        self._services = services
-        self._view = view
-        self._config_of = config_of
-        self._me: BrokerInfo | None = None
-        self._stands_still = False
-        self._partitions: dict[TopicPartition, Partition] = {}
         self._hosted_logs = HostedLogs(logs, services)
+        super().__init__(loop, logs, services, view, self._hosted_logs.refused)
+        self._slices = slices
+        self._config_of = config_of
+        self._fence = SessionFence(view, self._partitions, self._untruncated)
         self._retirement = LogRetirement(logs, services.io, loop, lambda topic_id: view.state.has_deleted(topic_id))
-        # Why partitions that this broker should host have no log.
-        self._failed = self._hosted_logs.refused
         self._queue = ChangeQueue(loop, slices, self._follow, self._changed)
-        self._waiters: dict[asyncio.Future[None], None] = {}
         # Those that neither lead nor follow until they are released.
         self._held: set[TopicPartition] = set()
         self._copied_again = CopiedAgain(lambda topic_partition: services.on_lacking(topic_partition))
@@ -97,39 +88,23 @@ class Replicas:
         services.live_brokers = lambda: view.state.brokers
         services.on_settled.append(self._settled)
         services.is_member = self._is_member
+        services.is_eligible = self._is_eligible
+        services.unclean_epoch_of = self._unclean_epoch_of
+        services.on_parted = self._parted
         services.is_added = self._is_added
         services.joins_flushed = self._joins_flushed
 
-    # Look-up --------------------------------------------------------------------------------------------------------
-
-    def get(self, topic_partition: TopicPartition) -> Partition:
-        """Return a hosted partition.
-
-        Raises UnknownTopicOrPartition (3), NotLeaderOrFollower (6) when it exists elsewhere (or not here yet),
-        KafkaStorageError (56) when its log cannot be opened.
-        """
-        partition = self._partitions.get(topic_partition)
-        if partition is not None:
-            return partition
-        if topic_partition in self._failed:
-            raise self._failed[topic_partition]
-        if self._view.state.partition(topic_partition) is None:
-            raise UnknownTopicOrPartition(f"{topic_partition} does not exist")
-        raise NotLeaderOrFollower(f"broker {self._services.broker_id} does not host {topic_partition}")
-
-    def topic_id_of_log(self, topic_partition: TopicPartition) -> bytes | None:
-        """Return which topic's log this broker has of a partition; None where it has none, or the log does not name
-        one."""
-        log = self._logs.get(topic_partition)
-        return None if log is None else log.topic_id
-
-    def find(self, topic_partition: TopicPartition) -> Partition | None:
-        """Return a hosted partition, None when there is none."""
-        return self._partitions.get(topic_partition)
-
     def _is_member(self, topic_partition: TopicPartition) -> bool:
-        state, me = self._view.state.partition(topic_partition), self._me
+        state, me = self._view.state.partition(topic_partition), self._fence.me
         return state is not None and me is not None and state.is_member(me)
+
+    def _is_eligible(self, topic_partition: TopicPartition) -> bool:
+        state, me = self._view.state.partition(topic_partition), self._fence.me
+        return state is not None and me is not None and state.is_eligible(me)
+
+    def _unclean_epoch_of(self, topic_partition: TopicPartition) -> int:
+        state = self._view.state.partition(topic_partition)
+        return NO_LEADER_EPOCH if state is None else state.unclean_epoch
 
     def _is_added(self, topic_partition: TopicPartition) -> bool:
         state = self._view.state.partition(topic_partition)
@@ -140,73 +115,6 @@ class Replicas:
         me = self._services.broker_id
         return state is not None and me in state.adding and me not in state.isr
 
-    @property
-    def throttles(self) -> Mapping[str, ReplicationThrottle]:
-        """The throttles of what is copied from this broker and by it, by its role in that."""
-        return {"leader": self._services.leader_throttle, "follower": self._services.follower_throttle}
-
-    def __iter__(self) -> Iterator[Partition]:
-        return iter(self._partitions.values())
-
-    def __len__(self) -> int:
-        return len(self._partitions)
-
-    def high_watermarks(self, *, replicated: bool = False) -> dict[TopicPartition, int]:
-        """Return the high watermark of every hosted partition, for the checkpoint; or of those that have other
-        replicas."""
-        return {
-            key: partition.bounds.remembered_high_watermark
-            for key, partition in self._partitions.items()
-            if not replicated or partition.is_replicated
-        }
-
-    def has_leader(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
-        """Return whether the partition's leader is registered, whether it serves or not."""
-        state = self._state_of(topic_partition, topic_id)
-        return state is not None and state.leader in self._view.state.brokers
-
-    def _state_of(self, topic_partition: TopicPartition, topic_id: bytes) -> PartitionState | None:
-        is_same = self._view.topic_id_of(topic_partition.topic) == topic_id
-        return self._view.state.partition(topic_partition) if is_same else None
-
-    def serves(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
-        """Return whether clients can be sent to the partition's leader; if this broker is it, whether it leads."""
-        state = self._state_of(topic_partition, topic_id)
-        if state is None or state.leader < 0:
-            return False
-        if state.leader != self._services.broker_id:
-            return state.leader in self._view.state.brokers
-        partition = self._partitions.get(topic_partition)
-        return partition is not None and partition.is_leader and partition.topic_id == topic_id
-
-    def leads_or_failed(self, topic: str, partition_number: int) -> bool:
-        """Return whether this broker leads the partition by now, or never will because its disk failed."""
-        topic_partition = TopicPartition(topic, partition_number)
-        partition = self._partitions.get(topic_partition)
-        if partition is None:
-            return topic_partition in self._failed
-        return partition.is_leader or partition.storage_error is not None
-
-    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until ``condition``, checked after every change, holds; return whether it did in time."""
-        deadline_s = self._loop.time() + timeout_s
-        while not condition():
-            waiter = self._loop.create_future()
-            self._waiters[waiter] = None
-            timer = self._loop.call_at(deadline_s, _complete, waiter)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
-                self._waiters.pop(waiter, None)
-            if self._loop.time() >= deadline_s:
-                return condition()
-        return True
-
-    def _changed(self) -> None:
-        for waiter in self._waiters:
-            _complete(waiter)
-
     # Changes --------------------------------------------------------------------------------------------------------
 
     def set_registration(self, me: BrokerInfo | None) -> None:
@@ -214,52 +122,25 @@ class Replicas:
 
         None: the registration is lost, so nothing is led until there is another one (rule R6); logs stay open.
         """
-        if self._stands_still:
+        if self._fence.stands_still:
             return
-        self._me = me
+        self._fence.me = me
         if me is None:
-            self._queue.add(self._fence_all)
+            self._queue.add(self._fence.stop_leading)
             self._queue.start()
         else:
             self._queue_all(self._view.state)
-
-    def _fence_all(self) -> Work[None]:
-        for partition in list(self._partitions.values()):
-            # Work that was asked for before may have had it lead under the next registration by now.
-            if not self._leads_as_registered(partition):
-                partition.fence("its broker has lost its registration")
-            yield None
 
     async def stand_still(self, why: str, timeout_s: float) -> None:
         """Lead and follow nothing any more, until the end of this run: the logs stay as they are when this returns.
 
         Raises KafkaStorageError when that takes too long; it may be called again then.
         """
-        self._stands_still, self._me = True, None
-        self._queue.add(partial(self._stop_all, why))
+        self._fence.stands_still, self._fence.me = True, None
+        self._queue.add(partial(self._fence.stop_all, why))
         self._queue.start()
-        if not await self.wait_until(lambda: self.is_idle and self._has_stopped, timeout_s):
+        if not await self.wait_until(lambda: self.is_idle and self._fence.has_stopped, timeout_s):
             raise KafkaStorageError(f"some logs are still being cut back after {timeout_s:.0f} s")
-
-    def _stop_all(self, why: str) -> Work[None]:
-        for partition in list(self._partitions.values()):
-            yield from self._untruncated(partition)
-            partition.fence(why)
-            partition.stop_following(why)
-            yield None
-
-    @property
-    def _has_stopped(self) -> bool:
-        return all(isinstance(each.role, NoLeader) and not each.is_truncating for each in self._partitions.values())
-
-    def _leads_as_registered(self, partition: Partition) -> bool:
-        state = self._view.state.partition(partition.topic_partition)
-        return (
-            self._me is not None
-            and state is not None
-            and state.is_led_by(self._me)
-            and state.order == partition.state_order
-        )
 
     def _queue_all(self, cluster: ClusterState) -> None:
         for name, topic in cluster.topics.items():
@@ -366,11 +247,11 @@ class Replicas:
         """Return the topic id of a new partition whose log is to be made here; None for any other."""
         topic = self._view.state.topics.get(topic_partition.topic)
         state = topic.partitions.get(topic_partition.partition) if topic is not None else None
-        if topic is None or state is None or self._me is None or topic.topic_id == NO_TOPIC_ID:
+        if topic is None or state is None or self._fence.me is None or topic.topic_id == NO_TOPIC_ID:
             return None
         if not state.has_state or state.unreadable or self._services.broker_id not in state.replicas:
             return None
-        is_new = self._hosted_logs.is_to_be_made(topic_partition, topic.topic_id, state, self._me)
+        is_new = self._hosted_logs.is_to_be_made(topic_partition, topic.topic_id, state, self._fence.me)
         return topic.topic_id if is_new else None
 
     def _make_logs(self, first: TopicPartition) -> Work[None]:
@@ -407,7 +288,7 @@ class Replicas:
         if self._partitions.get(partition.topic_partition) is partition:
             self.take_up(partition.topic_partition)
         for waiter in self._truncations.pop(partition, ()):
-            _complete(waiter)
+            complete(waiter)
 
     def _untruncated(self, partition: Partition) -> Work[None]:
         """Wait until no thread works on a partition's log."""
@@ -421,7 +302,7 @@ class Replicas:
         cluster = self._view.state
         topic = cluster.topics.get(topic_partition.topic)
         state = topic.partitions.get(topic_partition.partition) if topic is not None else None
-        if topic is None or state is None or self._me is None:
+        if topic is None or state is None or self._fence.me is None:
             return None
         if topic.topic_id == NO_TOPIC_ID and self._hosted_logs.refuse_without_id(topic_partition):
             return None
@@ -438,7 +319,7 @@ class Replicas:
             self._hosted_logs.refuse_for_state(topic_partition, state)
             return None
         if partition is None:
-            log = self._hosted_logs.open(topic_partition, topic.topic_id, state, self._me)
+            log = self._hosted_logs.open(topic_partition, topic.topic_id, state, self._fence.me)
             if log is None:
                 return None
             checkpointed = self._logs.high_watermark(topic_partition)
@@ -447,9 +328,9 @@ class Replicas:
         if partition.is_truncating or topic_partition in self._held:
             # It comes here again when that has ended.
             return None
-        if tell_of_setback(partition, state) or self._copied_again.is_named_too_early(partition, state, self._me):
+        if tell_of_setback(partition, state) or self._copied_again.is_named_too_early(partition, state, self._fence.me):
             return None
-        if state.is_led_by(self._me):
+        if state.is_led_by(self._fence.me):
             try:
                 partition.become_leader(state)
             except KafkaStorageError as error:
@@ -535,21 +416,35 @@ class Replicas:
         self._queue.add(partial(self._copy_again if is_left else self._unhold, partition))
         self._queue.start()
 
+    def _parted(self, partition: Partition) -> None:
+        self._queue.add(partial(self._copy_parted, partition))
+        self._queue.start()
+
+    def _copy_parted(self, partition: Partition) -> Work[None]:
+        """Set the log of a partition aside that has committed records which its leader lacks, and copy it again."""
+        role, is_hosted = partition.role, self._partitions.get(partition.topic_partition) is partition
+        if is_hosted and isinstance(role, Follower) and role.is_parted:
+            self.hold(partition)
+            yield from self._copy_again(partition, "its leader lacks committed records that it has")
+
     def _unhold(self, partition: Partition) -> None:
         self._held.discard(partition.topic_partition)
         self._queue.add(partition.topic_partition)
 
-    def _copy_again(self, partition: Partition) -> Work[None]:
+    def _copy_again(self, partition: Partition, why: str = "") -> Work[None]:
+        """Set a log aside and begin another one. ``why`` is given where the leader cannot have counted the former
+        one."""
         topic_partition = partition.topic_partition
-        if self._partitions.get(topic_partition) is partition and not self._stands_still:
+        if self._partitions.get(topic_partition) is partition and not self._fence.stands_still:
             del self._partitions[topic_partition]
             # Should the state have named this broker again meanwhile, it leaves once more before it makes a log.
             self._hosted_logs.left(topic_partition, partition.topic_id)
-            self._copied_again.add(partition)
+            if not why:
+                self._copied_again.add(partition)
             partition.close()
             yield from self._untruncated(partition)
             if self._logs.get(topic_partition) is partition.log:
-                yield from self._retirement.set_aside(topic_partition, "it differs from its leader's")
+                yield from self._retirement.set_aside(topic_partition, why or "it differs from its leader's")
             if self._logs.get(topic_partition) is partition.log:
                 text = f"{topic_partition}: its log, which differs from its leader's, could not be set aside"
                 self._failed[topic_partition] = KafkaStorageError(f"{text}; restart the broker when its disk is well")
@@ -566,11 +461,6 @@ class Replicas:
         """Try again to open or make the logs that could not be, for want of room or descriptors."""
         self._queue.add(*self._failed)
         self._queue.start()
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether some partition has no log, because it could not be opened or made."""
-        return bool(self._failed)
 
     def has_lost(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
         """Return whether the log of a partition is gone, and no other has been made yet."""
@@ -605,10 +495,6 @@ class Replicas:
             partition.go_offline(KafkaStorageError(partition.log.failure or f"log directory {path} is offline"))
         self._changed()
 
-    def in_directory(self, path: str) -> list[Partition]:
-        """Return the partitions whose logs lie in a log directory."""
-        return [partition for partition in self._partitions.values() if partition.log.disk.path == path]
-
     def directory_hangs(self, path: str) -> None:
         """Have the partitions of a log directory whose disk does not answer left to others, where there are any."""
         partitions = self.in_directory(path)
@@ -616,25 +502,8 @@ class Replicas:
             partition.disk_hangs()
         self._services.on_hanging(partitions)
 
-    @property
-    def offline_count(self) -> int:
-        """How many replicas cannot be served because of their disks."""
-        return len(self._failed) + sum(each.storage_error is not None for each in self)
-
-    def is_offline(self, topic_partition: TopicPartition) -> bool:
-        """Return whether this broker's replica cannot be served because of its disk."""
-        partition = self._partitions.get(topic_partition)
-        if partition is None:
-            return topic_partition in self._failed
-        return partition.storage_error is not None
-
     def close(self) -> None:
         """Answer every waiting request; nothing is served afterwards."""
         self._queue.clear()
         for partition in self._partitions.values():
             partition.close()
-
-
-def _complete(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -17,6 +17,7 @@ from typing import Final
 from spark_kafkalite.broker.replication.rules.leaving import state_without_proof
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import BrokerId, TopicPartition
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.registry.cluster.cluster_state import PartitionState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.cluster.state_nodes import GuardedNodes, StateChange
@@ -72,12 +73,9 @@ class UnprovenLogs(StateWrites[_TakenBack]):
                 writes.append(_TakenBack(key, topic.topic_id, state))
         wanted = [each for each in writes if state_without_proof(each.state, self._me) is not None]
         if wanted:
-            more = f" and {len(wanted) - _NAMED} more logs" if len(wanted) > _NAMED else ""
             logger.warning(
-                "not proven to be whole: %s%s; what other replicas have is led by those until this broker has caught "
-                "up",
-                ", ".join(f"the log of {each.key} {logs[each.key]}" for each in wanted[:_NAMED]),
-                more,
+                "not proven to be whole: %s; what other replicas have is led by those until this broker has caught up",
+                first_of([f"the log of {each.key} {logs[each.key]}" for each in wanted], _NAMED, "logs"),
             )
             writer = StateWriter(self._loop, self._slices, GuardedNodes(self._store), self, _PACE)
             await writer.write_all(wanted)

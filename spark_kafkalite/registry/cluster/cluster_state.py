@@ -134,6 +134,7 @@ class PartitionState:
     # The state node's fields of a newer version: who writes the node writes them again.
     unknown: Mapping[str, Any] = field(default_factory=no_fields)
     accepted_damage: AcceptedDamage | None = None
+    unclean_epoch: int = -1
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
     removed: tuple[BrokerId, ...] = ()
@@ -165,6 +166,7 @@ class PartitionState:
             replicas_zxid=replicas_zxid,
             unknown=node.unknown,
             accepted_damage=node.accepted_damage,
+            unclean_epoch=node.unclean_epoch,
             adding=adding,
             removing=removing,
             removed=node.removed,
@@ -257,6 +259,7 @@ class PartitionState:
             self.unknown,
             self.accepted_damage,
             self.removed,
+            self.unclean_epoch,
         )
 
     @property
@@ -286,15 +289,23 @@ class PartitionState:
         named = self.incarnations.get(broker.broker_id, UNKNOWN_INCARNATION)
         return broker.broker_id in self.isr and broker.has_log_of(named)
 
-    def is_led_by(self, broker: BrokerInfo) -> bool:
-        """Whether this run of the broker leads: the state names it, and whatever the incarnation that the state means
-        had written is in its logs (rules R1, R11, R12).
+    def is_eligible(self, broker: BrokerInfo) -> bool:
+        """Whether this run of the broker has the log of the eligible replica that the state names (rule R16)."""
+        return broker.has_log_of(self.eligible.get(broker.broker_id, UNKNOWN_INCARNATION))
 
-        A state that means another run, whose log may not be whole here, must not be acted upon: the controller elects
-        again under a higher epoch. So does one that names no incarnations, or a broker that is no replica any more.
+    def is_led_by(self, broker: BrokerInfo) -> bool:
+        """Whether this run of the broker leads: the state names it, as what it is (rule R1).
+
+        A state that means an earlier run must not be acted upon: the controller elects again under a higher epoch, even
+        where the broker has that run's logs (R11, R12). Their ends may be gone all the same: a file that is cut while
+        the broker is down looks like one whose last append was not finished. Under the same epoch other records would
+        take those offsets, and a follower that has the first ones would not notice. So does a state that names no
+        incarnations, or a broker that is no replica any more. An only replica goes on under its epoch.
         """
+        if self.leader != broker.broker_id or self.leader not in self.replicas:
+            return False
         named = self.incarnations.get(broker.broker_id, UNKNOWN_INCARNATION)
-        return self.leader == broker.broker_id and self.leader in self.replicas and broker.has_log_of(named)
+        return broker.has_log_of(named) and (named == broker.incarnation or len(self.replicas) == 1)
 
 
 def _not_removed(listed: tuple[BrokerId, ...], removed: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
@@ -374,7 +385,6 @@ class ClusterChange:
     unreadable_topics: tuple[str, ...]
     changed_configs: tuple[str, ...]
     changed_partitions: tuple[TopicPartition, ...]
-    controller_changed: bool
 
 
 # Partitions that a comparison looks at in one piece.
@@ -442,7 +452,6 @@ def diff_work(
         unreadable_topics=tuple(unreadable_topics),
         changed_configs=tuple(changed_configs),
         changed_partitions=tuple(changed_partitions),
-        controller_changed=old.controller_id != new.controller_id,
     )
 
 

@@ -57,9 +57,15 @@ class NodeReads:
         self._asked = 0
         # Reads whose results have not been applied, among them those that have not been asked for yet.
         self.pending = 0
-        # Whether nodes may be missing: nothing has been read yet, or a read since this was last cleared has had no
-        # result. The owner clears it when it begins to read everything.
+        # Whether nodes may be missing: nothing has been read yet, or a read of the present round has had no result.
         self.is_incomplete = True
+        # How often the owner has begun to read everything.
+        self._round = 0
+
+    def begin_round(self) -> None:
+        """Note that the owner begins to read everything. A read of before that fails later leaves nothing out."""
+        self._round += 1
+        self.is_incomplete = False
 
     def put(self, take: Take, *arguments: Any) -> None:
         """Have ``take(*arguments)`` called in the loop, behind all that was put before. In any thread."""
@@ -110,7 +116,7 @@ class NodeReads:
         while self._to_ask and self._asked < _MAX_READS:
             ask, apply, arguments = self._to_ask.popleft()
             self._asked += 1
-            ask().add_done_callback(partial(self._inbox.put, self._arrived, apply, arguments))
+            ask().add_done_callback(partial(self._inbox.put, self._arrived, apply, arguments, self._round))
 
     def _ask_for_nodes(self, least: int) -> None:
         while self._asked < _MAX_READS and len(self._unasked) >= least:
@@ -120,35 +126,35 @@ class NodeReads:
             self._asked += len(some)
             self._messages += 1
             asked = self._store.get_many([path for path, _, _ in some])
-            asked.add_done_callback(partial(self._inbox.put, self._many_arrived, some))
+            asked.add_done_callback(partial(self._inbox.put, self._many_arrived, some, self._round))
 
-    def _arrived(self, apply: Apply, arguments: tuple[Any, ...], done: Future[Any]) -> Work[None]:
+    def _arrived(self, apply: Apply, arguments: tuple[Any, ...], of_round: int, done: Future[Any]) -> Work[None]:
         self._asked -= 1
-        yield from self._taken(apply, arguments, done.exception() or done.result())
+        yield from self._taken(apply, arguments, of_round, done.exception() or done.result())
 
-    def _many_arrived(self, reads: Sequence[_NodeRead], done: Future[Any]) -> Work[None]:
+    def _many_arrived(self, reads: Sequence[_NodeRead], of_round: int, done: Future[Any]) -> Work[None]:
         self._asked -= len(reads)
         self._messages -= 1
         error = done.exception()
         if error is not None:
-            self._failed(len(reads), error)
+            self._failed(len(reads), of_round, error)
         else:
             for (_, apply, arguments), result in zip(reads, done.result(), strict=True):
                 if isinstance(result, NoAuth):
                     # No failure of the session: reading again would give the same.
                     yield from self._applied(apply, arguments, result)
                 else:
-                    yield from self._taken(apply, arguments, result)
+                    yield from self._taken(apply, arguments, of_round, result)
                 yield None
 
-    def _taken(self, apply: Apply, arguments: tuple[Any, ...], result: Any) -> Work[None]:
+    def _taken(self, apply: Apply, arguments: tuple[Any, ...], of_round: int, result: Any) -> Work[None]:
         """Take what a read has given, or its error."""
         if not isinstance(result, BaseException):
             yield from self._applied(apply, arguments, result)
         elif isinstance(result, NoNode):
             yield from self._applied(apply, arguments, None)
         else:
-            self._failed(1, result)
+            self._failed(1, of_round, result)
 
     def _applied(self, apply: Apply, arguments: tuple[Any, ...], result: Any) -> Work[None]:
         try:
@@ -164,8 +170,8 @@ class NodeReads:
             _LOG.exception("a registry node could not be taken up")
         self.pending -= 1
 
-    def _failed(self, count: int, error: BaseException) -> None:
+    def _failed(self, count: int, of_round: int, error: BaseException) -> None:
         # The session is suspended or over, or the node is not for this client.
-        self.is_incomplete = True
+        self.is_incomplete = self.is_incomplete or of_round == self._round
         self.pending -= count
         _LOG.warning("a registry read failed: %s", error)

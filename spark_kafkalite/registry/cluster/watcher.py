@@ -174,7 +174,7 @@ class ClusterWatcher:
             self._reread_timer.cancel()
         every_s = max(REREAD_EVERY_S, _REREAD_S_A_NODE * self._topics.node_count)
         self._reread_timer = self._loop.call_later(every_s, self._reads.put, self._read_all)
-        self._reads.is_incomplete = False
+        self._reads.begin_round()
         self._reads.read(self._store.sync, self._read_everything)
 
     def _read_everything(self, _: object = None) -> Work[None]:

@@ -1,10 +1,7 @@
 """The controller: the one broker that elects leaders and changes the list of topics. One candidacy a registry session.
 
-Claiming the role creates the ephemeral /controller and raises /controller_epoch in one multi. A persistent /controller,
-which was made by hand, is removed first. Every later write is a multi that begins with a check of that epoch node's
-version: a controller that was deposed without noticing fails there and steps down (KAFKA-6082). Partition states are
-written at the version that was read, because leaders write them too (their ISR). The controller sends brokers nothing:
-they watch the registry (rule R9).
+``role`` has the claim and the fence of all writes. Partition states are written at the version that was read, because
+leaders write them too (their ISR). The controller sends brokers nothing: they watch the registry (rule R9).
 
 Elections (``elections``) and topic changes (``topic_changes``) run one after the other, each on a snapshot that has
 caught up with the registry. Only the controller creates and deletes topics, so between that snapshot and the writes no
@@ -18,7 +15,7 @@ has it and after every reconnection, and then what changes (rule R13). A step th
 a pause that grows. If the role is lost, the next write finds that out.
 
 The role ends with the session: what is being written then fails, and may or may not have happened.
-Source: kafka.controller.KafkaController and kafka.zk.KafkaZkClient of Apache Kafka 3.9.
+Source: kafka.controller.KafkaController of Apache Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import (
@@ -59,25 +56,15 @@ from spark_kafkalite.registry.controller.lost_nodes import LostNodes
 from spark_kafkalite.registry.controller.moves import AskedMove, Moves
 from spark_kafkalite.registry.controller.old_tools import OldTools
 from spark_kafkalite.registry.controller.preferred_leaders import LeaderBalance, out_of_balance
+from spark_kafkalite.registry.controller.role import ControllerRole
 from spark_kafkalite.registry.controller.topic_changes import TopicChanges
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec
-from spark_kafkalite.registry.node_json import MalformedNode
 from spark_kafkalite.registry.store import (
-    BadVersion,
-    Check,
     ConnectionLoss,
-    Create,
-    Delete,
-    NodeExists,
     NoNode,
-    Operation,
     SessionExpired,
-    SessionState,
-    SetData,
-    Stat,
     Store,
     WatchEvent,
-    answer,
     call_in_loop,
 )
 from spark_kafkalite.registry.znodes import TopicAssignment
@@ -87,7 +74,6 @@ __all__ = ["AskedMove", "Chosen", "Controller", "Extension", "TopicSpec"]
 
 _LOG = logging.getLogger(__name__)
 
-NO_EPOCH: Final = ControllerEpoch(-1)
 # Between two tries of a step that fails; each pause is twice the last one.
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 2.0
@@ -128,30 +114,28 @@ class Controller:
         shared."""
         self._loop = asyncio.get_running_loop()
         self._slices = slices or Slices(self._loop)
-        self._topics = TopicChanges(store, self._slices, self._write, lambda: self._epoch, clock)
+        self.role = ControllerRole(store, watcher.view, broker_id, clock, self._slices, self._wake)
+        self._topics = TopicChanges(store, self._slices, self.role, clock)
         # Of every broker, whether it has the role or not: any may be asked why a partition has no leader.
         self.log_reports = LogReportReads(store, self._slices, self._reports_changed)
         self._old_tools = OldTools(store, clock)
-        self._lost_nodes = LostNodes(store, self._slices, self._write)
+        self._lost_nodes = LostNodes(store, self._slices, self.role)
         self._old_tools_at_s = 0.0
         self._last_resorts = LastResorts(self.log_reports, self._slices, self._wake)
         self._elections = Elections(
             store,
             self._slices,
-            self._write,
-            lambda: self._epoch,
+            self.role,
             unclean_election,
             recovery,
             min_insync,
             self._last_resorts,
         )
-        self._moves = Moves(store, self._slices, self._write, lambda: self._epoch, min_insync)
+        self._moves = Moves(store, self._slices, self.role, min_insync)
         self._store = store
         self._watcher = watcher
         self._broker_id = broker_id
         self._clock = clock
-        self._epoch = NO_EPOCH
-        self._epoch_version = -1
         self._working = asyncio.Lock()
         # Whether what a former controller has left is to be looked at, besides elections.
         self._may_be_unfinished = False
@@ -169,17 +153,17 @@ class Controller:
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"Controller(broker {self._broker_id}, {f'epoch {self._epoch}' if self.is_active else 'not active'})"
+        return f"Controller(broker {self._broker_id}, {f'epoch {self.epoch}' if self.is_active else 'not active'})"
 
     @property
     def is_active(self) -> bool:
         """Whether this broker has the role, as far as it knows: its writes are checked all the same."""
-        return self._epoch != NO_EPOCH
+        return self.role.is_active
 
     @property
     def epoch(self) -> ControllerEpoch:
         """The epoch under which this broker has the role, -1 when it has not."""
-        return self._epoch
+        return self.role.epoch
 
     async def start(self) -> None:
         """Try to get the role and, with it, bring every partition into order. The watcher must have started.
@@ -217,13 +201,7 @@ class Controller:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        was_active = self.is_active
-        self._resign()
-        if was_active and self._store.state is not SessionState.LOST:
-            with contextlib.suppress(RegistryError):
-                stat = await answer(self._store.exists(znodes.CONTROLLER))
-                if stat is not None and stat.ephemeral_owner == self._store.session_id:
-                    await answer(self._store.delete(znodes.CONTROLLER))
+        await self.role.give_up()
 
     # The role -------------------------------------------------------------------------------------------------------
 
@@ -290,12 +268,12 @@ class Controller:
 
     async def _step(self) -> None:
         if not self.is_active:
-            if not await self._take_role():
+            if not await self.role.take():
                 if self._watcher.view.state.controller_id == znodes.NO_LEADER:
                     # Seen gone before it is seen at all, it would never be news that nobody has the role.
                     self._call_later(self._pause_s)
                 return
-            _LOG.info("broker %d is the controller, epoch %d", self._broker_id, self._epoch)
+            _LOG.info("broker %d is the controller, epoch %d", self._broker_id, self.epoch)
             self._old_tools_at_s = asyncio.get_running_loop().time() + _COMPLETED_EVERY_S
             self._may_be_unfinished = True
             self._look_at_everything()
@@ -407,107 +385,6 @@ class Controller:
                     continue
             return
 
-    async def _take_role(self) -> bool:
-        """Create /controller and raise the epoch in one step; return whether this session has the role."""
-        while True:
-            last, stat, was_lost = await self._last_epoch()
-            epoch = last + 1
-            claim = znodes.encode_controller(self._broker_id, self._clock.wall_ms())
-            try:
-                await answer(
-                    self._store.multi(
-                        [
-                            Create(znodes.CONTROLLER, claim, ephemeral=True),
-                            SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch), stat.version),
-                        ]
-                    )
-                )
-            except (NodeExists, BadVersion, ConnectionLoss):
-                # The answer to a claim that succeeded may have been lost: then the node is this session's.
-                holder = await answer(self._store.exists(znodes.CONTROLLER))
-                if holder is None:
-                    continue
-                if not holder.ephemeral_owner:
-                    await self._remove_persistent(holder, stat)
-                    continue
-                if holder.ephemeral_owner != self._store.session_id:
-                    return False
-                if was_lost:
-                    with contextlib.suppress(BadVersion, NoNode):
-                        encoded = znodes.encode_controller_epoch(epoch)
-                        await answer(self._store.set(znodes.CONTROLLER_EPOCH, encoded, stat.version))
-                data, stat = await answer(self._store.get(znodes.CONTROLLER_EPOCH))
-                self._epoch, self._epoch_version = znodes.decode_controller_epoch(data), stat.version
-                return True
-            self._epoch, self._epoch_version = ControllerEpoch(epoch), stat.version + 1
-            return True
-
-    async def _last_epoch(self) -> tuple[ControllerEpoch, Stat, bool]:
-        """Return the epoch of the last controller, its node's stat, and whether that node was removed or overwritten
-        by hand: then it is the highest epoch that a partition's state names."""
-        path = znodes.CONTROLLER_EPOCH
-        why = f"registry node {path} is gone"
-        try:
-            await answer(self._store.create(path, znodes.encode_controller_epoch(0)))
-        except NodeExists:
-            why = ""
-        data, stat = await answer(self._store.get(path))
-        try:
-            last = znodes.decode_controller_epoch(data)
-        except MalformedNode as malformed:
-            why = str(malformed)
-        if not why:
-            return last, stat, False
-        last = await self._slices.run(_highest_controller_epoch(self._watcher.view.state))
-        if last > 0:
-            _LOG.warning("%s; the controller writes it again, above epoch %d", why, last)
-        return last, stat, True
-
-    async def _remove_persistent(self, holder: Stat, epoch: Stat) -> None:
-        """Remove a persistent /controller: it was made by hand, and no end of a session would ever remove it.
-
-        An ephemeral one that has taken its place may have the same version. Its claim has raised the controller epoch,
-        though, so the check of that keeps it.
-        """
-        check = Check(znodes.CONTROLLER_EPOCH, epoch.version)
-        try:
-            await answer(self._store.multi([check, Delete(znodes.CONTROLLER, holder.version)]))
-        except (BadVersion, NoNode):
-            return  # it has changed or gone; the next look says what is there
-        _LOG.warning(
-            "removed %s, because it was a persistent node, under which no broker can become the controller; brokers "
-            "make it as an ephemeral one: do not write it by hand",
-            znodes.CONTROLLER,
-        )
-
-    def _resign(self) -> None:
-        self._epoch, self._epoch_version = NO_EPOCH, -1
-
-    async def _write(self, operations: Sequence[Operation]) -> list[Any]:
-        """Do a multi that is fenced by the controller epoch.
-
-        Raises NotController once another broker has the role; SessionExpired when the session ends before the answer:
-        whether it was done is not known then.
-        """
-        if not self.is_active:
-            raise NotController(f"broker {self._broker_id} is not the controller")
-        try:
-            results = await answer(
-                self._store.multi([Check(znodes.CONTROLLER_EPOCH, self._epoch_version), *operations])
-            )
-        except (BadVersion, NoNode) as error:
-            if error.operation_index != 0:
-                raise
-            _LOG.warning("broker %d is no longer the controller: %s", self._broker_id, error)
-            self._resign()
-            # It may be all the same, where somebody has removed the epoch's node, or made it anew.
-            self._wanted.set()
-            raise NotController(f"broker {self._broker_id} is no longer the controller") from error
-        except SessionExpired:
-            self._resign()
-            raise
-        return results[1:]
-
     # Elections --------------------------------------------------------------------------------------------------------
 
     def _on_change(self, old: ClusterState, new: ClusterState, change: ClusterChange) -> None:
@@ -516,7 +393,7 @@ class Controller:
         if self.is_active and old.controller_id != new.controller_id != self._broker_id:
             # Somebody has removed this broker's node, or put another one in its place. Which controllers came between
             # cannot be seen here: the registry says whether this broker has the role, and lets it have a free one.
-            self._resign()
+            self.role.resign()
             self._wanted.set()
         if self.is_active:
             self._elections.look_at_changes(old, new, change)
@@ -654,15 +531,6 @@ class Controller:
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
-
-
-def _highest_controller_epoch(state: ClusterState) -> Work[ControllerEpoch]:
-    """Return the highest controller epoch in the states of partitions, 0 without any."""
-    highest = ControllerEpoch(0)
-    for topic in state.topics.values():
-        highest = max([highest, *(partition.controller_epoch for partition in topic.partitions.values())])
-        yield None
-    return highest
 
 
 def _misses_somebody(state: ClusterState) -> Work[bool]:

@@ -7,13 +7,16 @@ records, and the leader makes the others cut off what they have beyond it.
 ============================================  =============================  ==========================================
 live replicas                                 leader                         in-sync replicas under the new epoch
 ============================================  =============================  ==========================================
-members of the ISR with whole logs            the first in replica order     all of these
+members of the ISR with whole logs            the first of them (below)      all of these
 none, but eligible ones with whole logs       the first in replica order     the leader alone
 none, but the only replica there is           that one                       the leader alone
 none, but a log that has all (``recovery``)   the best log (``best_log``)    the leader alone
 none, unclean election asked for              the best log (``best_log``)    the leader alone
 none otherwise                                none (-1)                      as they were
 ============================================  =============================  ==========================================
+
+Of the ISR, the members that still run as the state names them come before those that were started again, each in
+replica order. What a restarted broker has lost of the end of a file, the others have.
 
 Members of the ISR that are dead, or whose logs are not whole, leave it with an election; they come back by fetching. An
 ISR without any whole log is kept: one of exactly these must lead next, or acknowledged records would be lost.
@@ -153,6 +156,7 @@ def state_that_names_nobody(state: PartitionState, controller_epoch: ControllerE
         unknown=NO_FIELDS if former is None else former.unknown,
         accepted_damage=None if former is None else former.accepted_damage,
         removed=() if former is None else former.removed,
+        unclean_epoch=-1 if former is None else former.unclean_epoch,
     )
 
 
@@ -177,6 +181,14 @@ def kept_acceptance(state: PartitionState, leader: BrokerId, live: Mapping[int, 
     if accepted is None or leader == NO_LEADER or live[leader].has_log_of(accepted.incarnation):
         return accepted
     return None
+
+
+def may_lose(state: PartitionState, leader: BrokerId, live: Mapping[int, BrokerInfo]) -> bool:
+    """Return whether the election of ``leader`` (-1: none) may give up committed records that another replica has: no
+    log that the state names is known to be whole, and it is not the only one."""
+    if leader == NO_LEADER or not state.has_state or len(state.replicas) == 1:
+        return False
+    return not (state.is_member(live[leader]) or state.is_eligible(live[leader]))
 
 
 def why_leaderless(state: PartitionState, live: Mapping[int, BrokerInfo]) -> str:
@@ -221,7 +233,9 @@ def _by_nobody(state: PartitionState) -> Elected:
 
 
 def _in_sync_and_whole(state: PartitionState, live: Mapping[int, BrokerInfo]) -> list[BrokerId]:
-    return [each for each in state.replicas if each in state.isr and _is_whole(each, state.incarnations, live)]
+    """Return the members of the ISR whose logs are whole, in replica order; those that were started again come last."""
+    whole = [each for each in state.replicas if each in state.isr and _is_whole(each, state.incarnations, live)]
+    return sorted(whole, key=lambda each: live[each].incarnation != state.incarnations[each])
 
 
 def _is_whole(replica: BrokerId, named: Incarnations, live: Mapping[int, BrokerInfo]) -> bool:

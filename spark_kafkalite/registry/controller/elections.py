@@ -26,11 +26,11 @@ from spark_kafkalite.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from spark_kafkalite.model import BrokerId, LeaderEpoch, TopicPartition
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.accepted_damage import AcceptedDamage, Ranges
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
-from spark_kafkalite.registry.cluster.state_nodes import FencedNodes, FencedWrite, StateChange
+from spark_kafkalite.registry.cluster.state_nodes import FencedNodes, StateChange
 from spark_kafkalite.registry.cluster.state_writer import StateWriter, StateWrites, WritePace
 from spark_kafkalite.registry.controller.election import (
     Elected,
@@ -38,6 +38,7 @@ from spark_kafkalite.registry.controller.election import (
     elect_preferred,
     elect_this,
     kept_acceptance,
+    may_lose,
     needs_election,
     next_epoch,
     state_that_names_nobody,
@@ -45,6 +46,7 @@ from spark_kafkalite.registry.controller.election import (
 )
 from spark_kafkalite.registry.controller.last_resorts import LastResorts, Waited, tell, tell_of_recovery
 from spark_kafkalite.registry.controller.recovery import needs_no_setting
+from spark_kafkalite.registry.controller.role import ControllerRole
 from spark_kafkalite.registry.report_nodes import OFFLINE
 from spark_kafkalite.registry.store import NodeError, NoNode, SessionExpired, Store
 from spark_kafkalite.slices import Slices, Work
@@ -93,18 +95,17 @@ class Elections:
         self,
         store: Store,
         slices: Slices,
-        write: FencedWrite,
-        epoch: Callable[[], ControllerEpoch],
+        role: ControllerRole,
         unclean_election: Callable[[str], bool],
         recovery: Callable[[str], bool],
         min_insync: Callable[[str], int],
         last_resorts: LastResorts,
     ) -> None:
-        """``write`` does a multi that the controller's epoch fences; ``last_resorts`` knows when an unclean election
-        may be held, and by which reports; the others as the ``Controller`` takes them."""
-        self._nodes = FencedNodes(store, write)
+        """``last_resorts`` knows when an unclean election may be held, and by which reports; the others as the
+        ``Controller`` takes them."""
+        self._nodes = FencedNodes(store, role.write)
         self._slices = slices
-        self._epoch = epoch
+        self._role = role
         self._unclean_election = unclean_election
         self._recovery = recovery
         self._min_insync = min_insync
@@ -259,7 +260,7 @@ class Elections:
                 key,
                 znodes.state_path(*key),
             )
-            after = state_that_names_nobody(before, self._epoch())
+            after = state_that_names_nobody(before, self._role.epoch)
             election.change = StateChange(key, election.topic_id, before, after)
         return election.change
 
@@ -277,12 +278,19 @@ class Elections:
             logs, checks = relied_on
             elected = elect(before, cluster.brokers, unclean=True, logs=logs)
             tell_of_recovery(key, before, logs, elected.leader)
-            election.change = replace(self._change(election, cluster, elected), checks=checks)
+            election.change = replace(self._change(election, cluster, elected, has_all=True), checks=checks)
         return election.change
 
     def _change(
-        self, election: _Election, cluster: ClusterState, elected: Elected, accepted: Ranges = ()
+        self,
+        election: _Election,
+        cluster: ClusterState,
+        elected: Elected,
+        accepted: Ranges = (),
+        *,
+        has_all: bool = False,
     ) -> StateChange:
+        """``has_all``: the elected log has all that any replica has (R18), though nothing proves it to be whole."""
         before = election.state
         # Otherwise the state says which epochs there were.
         logs = self._last_resorts.logs(election.topic_partition, before, cluster) if before.names_nobody else {}
@@ -296,11 +304,13 @@ class Elections:
         accepted_damage = kept_acceptance(before, elected.leader, cluster.brokers)
         if accepted:
             accepted_damage = AcceptedDamage(cluster.brokers[elected.leader].incarnation, accepted)
+        is_unclean = not has_all and may_lose(before, elected.leader, cluster.brokers)
         after = replace(
             before,
             leader_epoch=epoch,
-            controller_epoch=self._epoch(),
+            controller_epoch=self._role.epoch,
             accepted_damage=accepted_damage,
+            unclean_epoch=epoch if is_unclean else before.unclean_epoch,
             **elected._asdict(),
         )
         return StateChange(election.topic_partition, election.topic_id, before, after)

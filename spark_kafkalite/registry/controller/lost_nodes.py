@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.registration import check_not_emptied, make_base_nodes_again
+from spark_kafkalite.registry.controller.role import ControllerRole
 from spark_kafkalite.registry.node_json import MalformedNode
-from spark_kafkalite.registry.store import ANY_VERSION, Check, Create, NodeExists, NoNode, Operation, Store, answer
+from spark_kafkalite.registry.store import ANY_VERSION, Check, Create, NodeExists, NoNode, Store, answer
 from spark_kafkalite.slices import Slices, Work
 
 _LOG: Final = logging.getLogger(__name__)
@@ -33,11 +35,10 @@ _NAMED: Final = 10
 class LostNodes:
     """See the module's text. One for each candidacy of a controller."""
 
-    def __init__(self, store: Store, slices: Slices, write: Callable[[Sequence[Operation]], Any]) -> None:
-        """``write`` does a multi that the controller's epoch fences."""
+    def __init__(self, store: Store, slices: Slices, role: ControllerRole) -> None:
         self._store = store
         self._slices = slices
-        self._write = write
+        self._role = role
 
     async def look(self, state: ClusterState) -> None:
         """Make again what is gone. Raises NotController, RegistryError."""
@@ -63,8 +64,8 @@ class LostNodes:
         except NoNode:
             await check_not_emptied(self._store)
             if await answer(self._store.exists(_ABOVE_ID)) is None:
-                await self._write([Create(_ABOVE_ID)])
-            await self._write([Create(znodes.CLUSTER_ID, encoded)])
+                await self._role.write([Create(_ABOVE_ID)])
+            await self._role.write([Create(znodes.CLUSTER_ID, encoded)])
             _LOG.warning(
                 "registry node %s was gone, without which no broker starts, and is made again: do not delete it",
                 znodes.CLUSTER_ID,
@@ -103,12 +104,11 @@ class LostNodes:
         for index, (path, config) in enumerate(configs.items()):
             # Deleted meanwhile, or written by somebody else.
             with contextlib.suppress(NoNode, NodeExists):
-                await self._write([*checks[index : index + 1], Create(path, znodes.encode_config(config))])
+                await self._role.write([*checks[index : index + 1], Create(path, znodes.encode_config(config))])
                 made.append(path)
         if made:
             _LOG.warning(
-                "registry nodes of settings were gone, and are made again with the settings that brokers know: %s%s; "
+                "registry nodes of settings were gone, and are made again with the settings that brokers know: %s; "
                 "to remove settings use kafkalite configs alter",
-                ", ".join(made[:_NAMED]),
-                f" and {len(made) - _NAMED} more" if len(made) > _NAMED else "",
+                first_of(made, _NAMED),
             )

@@ -22,11 +22,12 @@ from spark_kafkalite.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import BrokerId, ControllerEpoch, TopicPartition
+from spark_kafkalite.model import BrokerId, TopicPartition
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterChange, ClusterState, PartitionState
-from spark_kafkalite.registry.cluster.state_nodes import FencedWrite, StateChange
+from spark_kafkalite.registry.cluster.state_nodes import StateChange
 from spark_kafkalite.registry.controller import reassignment
+from spark_kafkalite.registry.controller.role import ControllerRole
 from spark_kafkalite.registry.controller.topic_writes import MAX_ASSIGNMENT_BYTES
 from spark_kafkalite.registry.multi_pieces import PIECE_BYTES
 from spark_kafkalite.registry.node_json import MalformedNode
@@ -90,15 +91,13 @@ class Moves:
         self,
         store: Store,
         slices: Slices,
-        write: FencedWrite,
-        epoch: Callable[[], ControllerEpoch],
+        role: ControllerRole,
         min_insync: Callable[[str], int],
     ) -> None:
-        """``write`` does a multi that the controller's epoch fences; ``min_insync`` as the ``Controller`` takes it."""
+        """``min_insync`` as the ``Controller`` takes it."""
         self._store = store
         self._slices = slices
-        self._write = write
-        self._epoch = epoch
+        self._role = role
         self._min_insync = min_insync
         self._to_check: set[TopicPartition] = set()
         self._check_all = False
@@ -164,7 +163,7 @@ class Moves:
             before = state.partition(TopicPartition(name, number))
             if before is None:
                 continue
-            after = reassignment.ended(before, state.brokers, self._min_insync(name), self._epoch())
+            after = reassignment.ended(before, state.brokers, self._min_insync(name), self._role.epoch)
             if after is not None:
                 found.setdefault(name, []).append(_move(state, name, number, before, after))
         return found
@@ -225,7 +224,7 @@ class Moves:
                         if name in state.topics
                         else f"Unable to find a topic named {name}."
                     )
-                min_insync, epoch = self._min_insync(name), self._epoch()
+                min_insync, epoch = self._min_insync(name), self._role.epoch
                 after: PartitionState | None
                 if each.targets is None:
                     after = reassignment.cancelled(before, state.brokers, min_insync, epoch)
@@ -311,7 +310,7 @@ class Moves:
 
     async def _write_step(self, states: Sequence[Operation], topic: Operation) -> None:
         """Write states and their topic's node in one step (V3). The states go first, and so do their news."""
-        await self._write([*states, topic])
+        await self._role.write([*states, topic])
 
 
 def _move(cluster: ClusterState, name: str, number: int, before: PartitionState, after: PartitionState) -> _Move:

@@ -102,13 +102,6 @@ def _alternate(racks: Mapping[int, str | None]) -> list[BrokerId]:
 
 def check_assignment(
     assignment: Mapping[int, Sequence[int]], live: Collection[int], first_partition: int = 0
-) -> Assignment:
-    """As :func:`check_assignment_work`, in one piece."""
-    return run_whole(check_assignment_work(assignment, live, first_partition))
-
-
-def check_assignment_work(
-    assignment: Mapping[int, Sequence[int]], live: Collection[int], first_partition: int = 0
 ) -> Work[Assignment]:
     """Return an assignment that a user gave, checked.
 

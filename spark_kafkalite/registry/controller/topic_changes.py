@@ -1,8 +1,8 @@
 """Creates, extends and deletes topics in the registry, thousands in one go, for the controller.
 
 What is asked for is planned in slices and written some at a time (``topic_writes``), each topic in a multi of its own
-and those of a batch in one commit of the registry. The controller lends its fenced write, and sees to it that one
-change, or election, runs at a time.
+and those of a batch in one commit of the registry. The controller sees to it that one change, or election, runs at a
+time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
@@ -27,11 +27,11 @@ from spark_kafkalite.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from spark_kafkalite.model import ControllerEpoch
 from spark_kafkalite.registry import deleted_topics, znodes
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState, TopicState
 from spark_kafkalite.registry.cluster.registration import make_base_nodes_again
 from spark_kafkalite.registry.controller import topic_writes
+from spark_kafkalite.registry.controller.role import ControllerRole
 from spark_kafkalite.registry.controller.topic_plan import Extension, TopicSpec, planned_extension, planned_topics
 from spark_kafkalite.registry.deleted_topics import DeletedTopics
 from spark_kafkalite.registry.multi_pieces import pieces
@@ -59,20 +59,14 @@ _FINISHED_AT_ONCE: Final = 500
 # Nodes that are looked at together.
 _LISTED_AT_ONCE: Final = 100
 
-FencedWrite = Callable[[Sequence[Operation]], Awaitable[list[Any]]]
-
 
 class TopicChanges:
     """See the module's text. Lives in the controller's event loop."""
 
-    def __init__(
-        self, store: Store, slices: Slices, write: FencedWrite, epoch: Callable[[], ControllerEpoch], clock: Clock
-    ) -> None:
-        """``write`` does a multi that the controller's epoch fences; ``epoch`` gives that."""
+    def __init__(self, store: Store, slices: Slices, role: ControllerRole, clock: Clock) -> None:
         self._store = store
         self._slices = slices
-        self._write = write
-        self._epoch = epoch
+        self._role = role
         self._clock = clock
         # Held while the node of deleted topics is read and written.
         self._noting = asyncio.Lock()
@@ -109,7 +103,7 @@ class TopicChanges:
                     encoded,
                     partitions,
                     live,
-                    self._epoch(),
+                    self._role.epoch,
                     replaces_config=replaces_config,
                 )
             )
@@ -136,7 +130,7 @@ class TopicChanges:
 
     async def _write_in_pieces(self, operations: Iterable[Operation]) -> None:
         for piece in pieces(operations):
-            await self._write(piece)
+            await self._role.write(piece)
 
     async def extend(
         self, extensions: Sequence[Extension], state: ClusterState, *, validate_only: bool
@@ -180,7 +174,7 @@ class TopicChanges:
         if not validate_only:
             topic_node = SetData(znodes.topic_path(name), encoded, stat.version)
             await self._write_in_pieces(
-                chain([topic_node], topic_writes.new_partitions(name, added, state.brokers, self._epoch()))
+                chain([topic_node], topic_writes.new_partitions(name, added, state.brokers, self._role.epoch))
             )
         return extended
 
@@ -226,12 +220,12 @@ class TopicChanges:
                 return
             encoded = noted.with_added(sorted(named), self._clock.wall_ms()).encode()
             path = deleted_topics.PATH
-            await self._write([Create(path, encoded) if version < 0 else SetData(path, encoded, version)])
+            await self._role.write([Create(path, encoded) if version < 0 else SetData(path, encoded, version)])
 
     async def _delete_topic(self, name: str, topic: TopicState, *, marked: bool) -> None:
         marker = znodes.deleted_topic_path(name)
         if not marked and not topic_writes.fits_one_multi(topic):
-            await self._write([Create(marker)])
+            await self._role.write([Create(marker)])
             marked = True
         try:
             last = [Delete(marker)] if marked else []
@@ -249,7 +243,7 @@ class TopicChanges:
         """Delete whatever there is of a topic, and its marker last."""
         marker, config = znodes.deleted_topic_path(name), znodes.topic_config_path(name)
         with contextlib.suppress(NodeExists):
-            await self._write([Create(marker)])
+            await self._role.write([Create(marker)])
         topic_id = await self._topic_id_of(name)
         await self._note_deletions([topic_id])
         paths = await self._guard_of(topic_id)
@@ -315,7 +309,7 @@ class TopicChanges:
                 if assignment.topic_id != znodes.NO_TOPIC_ID:
                     continue
                 encoded = await self._encoded(name, replace(assignment, topic_id=topic_id))
-                await self._write([SetData(znodes.topic_path(name), encoded, stat.version)])
+                await self._role.write([SetData(znodes.topic_path(name), encoded, stat.version)])
             except (MalformedNode, NoNode, InvalidPartitions) as error:
                 _LOG.warning("the id of topic %s could not be put back: %s", name, error)
             else:

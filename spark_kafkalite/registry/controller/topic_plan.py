@@ -88,7 +88,7 @@ def _check_name(name: str, state: ClusterState, taken: Mapping[str, str]) -> Non
 
 def _placed(topic: TopicSpec, racks: Mapping[int, str | None]) -> Work[placement.Assignment]:
     if topic.assignment is not None:
-        return (yield from placement.check_assignment_work(topic.assignment, racks))
+        return (yield from placement.check_assignment(topic.assignment, racks))
     start = random.randrange(1 << 16)
     return (yield from placement.place_work(topic.partition_count, topic.replication_factor, racks, start=start))
 
@@ -115,7 +115,7 @@ def planned_extension(extension: Extension, old: TopicAssignment, state: Cluster
             "specified."
         )
     numbered = dict(enumerate(assignment, start=count))
-    return (yield from placement.check_assignment_work(numbered, racks, first_partition=count))
+    return (yield from placement.check_assignment(numbered, racks, first_partition=count))
 
 
 def _racks(state: ClusterState) -> dict[int, str | None]:

@@ -27,6 +27,7 @@ from typing import Any, Final, Protocol, TypeVar
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import (
     CONSUMER_OFFSETS_TOPIC,
+    NO_LEADER_EPOCH,
     UNKNOWN_INCARNATION,
     BrokerId,
     ControllerEpoch,
@@ -336,7 +337,8 @@ class _Planning:
             best[number] = self._best(replicas, logs)
             self._tell_of_loss(TopicPartition(name, number), best[number], replicas, logs)
             epochs[number] = min(max(in_logs, before) + _SKIPPED_EPOCHS, znodes.MAX_EPOCH)
-            self._put(path, self._state(best[number], epochs[number], state).encode())
+            has_all = all(each in logs for each in replicas)
+            self._put(path, self._state(best[number], epochs[number], state, has_all=has_all).encode())
         return epochs, best
 
     def _plan_unread_topics(self, found: Collection[str]) -> None:
@@ -376,7 +378,8 @@ class _Planning:
         if best in logs and logs[best].damaged:
             self.plan.problems.append(f"the best log of {key}, that of broker {best}, is damaged")
 
-    def _state(self, best: BrokerId, epoch: int, old: LeaderAndIsr | None) -> LeaderAndIsr:
+    def _state(self, best: BrokerId, epoch: int, old: LeaderAndIsr | None, *, has_all: bool) -> LeaderAndIsr:
+        """``has_all``: the logs of all replicas were read."""
         host = self._hosts.get(best)
         incarnation = UNKNOWN_INCARNATION if host is None else host.incarnation
         return LeaderAndIsr(
@@ -385,6 +388,7 @@ class _Planning:
             (best,),
             ControllerEpoch(0) if old is None else old.controller_epoch,
             {} if incarnation == UNKNOWN_INCARNATION else {best: incarnation},
+            unclean_epoch=epoch if not has_all else NO_LEADER_EPOCH if old is None else old.unclean_epoch,
         )
 
     # Numbers --------------------------------------------------------------------------------------------------------

@@ -85,6 +85,8 @@ class EmbeddedStore(Store):
         if self.state is not SessionState.LOST:
             with contextlib.suppress(RegistryError):
                 self.registry.expire(self._session_id).result()
+            # The registry reports it, too, but perhaps only after its answer.
+            self.listeners.report(SessionState.LOST)
         if self._owns_registry:
             self.registry.close()
 

@@ -309,6 +309,17 @@ def test_a_state_keeps_what_an_operator_has_accepted() -> None:
             LeaderAndIsr.decode("t", 0, with_fields(node.encode(), field))
 
 
+def test_a_state_keeps_the_epoch_of_the_last_unclean_election() -> None:
+    node = LeaderAndIsr(BrokerId(1), LeaderEpoch(3), (BrokerId(1),), ControllerEpoch(2))
+    assert b"unclean" not in node.encode()
+    read = LeaderAndIsr.decode("t", 0, replace(node, unclean_epoch=2).encode())
+    assert (read.unclean_epoch, read.unknown) == (2, NO_FIELDS)
+    state = PartitionState.of((BrokerId(1),), read, Stat(*range(11)))
+    assert replace(state, isr=()).node.unclean_epoch == 2
+    with pytest.raises(MalformedNode):
+        LeaderAndIsr.decode("t", 0, with_fields(node.encode(), {"unclean_epoch": "x"}))
+
+
 # Fields of a newer version -------------------------------------------------------------------------------------------
 
 NEWER = {"adding_learners": {"0": [7]}, "moved_at": "12", "flags": [True, None, "h\u00e9"]}

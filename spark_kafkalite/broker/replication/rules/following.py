@@ -16,8 +16,15 @@ the leader's high watermark: the records that it truncated may lie below that (K
   watermark, or the leader's, something is wrong: the file of leader epochs of one of the two, or the leader's log. It
   compares its own file with its batches first. Then it truncates nothing: it sends its high watermark with its fetch
   (KIP-1166 has the field), and waits for the leader to check its own log (``contest``).
-- A follower outside the ISR cuts below its high watermark, as it must after an unclean election, until its log fits the
-  leader's; that may take several cuts in a row (KIP-279). If it had to do so once more in the same leader epoch, the
+- An eligible replica has all that is committed, too (R16). It contests where its own high watermark is above the
+  leader's: then the leader lacks records that it does not know to be committed. Otherwise a fault of its own disk may
+  have taken what the leader has, and it cuts like any follower outside the ISR.
+- Another follower outside the ISR has what was committed when it left. Where no unclean election has given that up
+  since, its leader has lost it. If this log begins with all that the leader had when its epoch began, the follower
+  contests once, and the leader hands over if it may (rule R24). If the leader answers again that the logs part, both
+  have something that the other lacks. The follower sets its log aside then, and copies all.
+- After an unclean election a follower outside the ISR cuts below its high watermark until its log fits the leader's;
+  that may take several cuts in a row (KIP-279). If it had to do so once more in the same leader epoch, the
   leader would have it cut off, for ever, what the leader itself has sent: it stops until the next epoch.
 - No log starts behind its own end. A leader whose log does has a wrong file, and nothing is deleted because of it: the
   follower stops until the next epoch, too.
@@ -78,10 +85,20 @@ class Asked(NamedTuple):
 
 
 class OwnState(NamedTuple):
-    """What a follower knows of itself besides its log: its high watermark, and whether it is a member of the ISR."""
+    """What a follower knows of itself besides its log: its high watermark, and whether the state names this run of it
+    as a member of the ISR, or as an eligible replica.
+
+    ``is_sound``: its log lacks nothing, and no unclean election has given up what it knows to be committed.
+    """
 
     high_watermark: int = 0
     is_member: bool = False
+    is_eligible: bool = False
+    is_sound: bool = False
+
+    def has_committed(self, leader_high_watermark: int) -> bool:
+        """Whether its log has all that is committed, so that nothing below a high watermark is cut from it."""
+        return self.is_member or (self.is_eligible and self.high_watermark > leader_high_watermark)
 
 
 _NOBODY: Final = OwnState()
@@ -146,6 +163,14 @@ class StopFollowing:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAside:
+    """Set the log aside, and copy all again: it has committed records from ``offset`` on that its leader lacks for
+    good."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class RefuseLogStart:
     """The follower fetches nothing more in this epoch: the leader reports a log that starts behind its own end."""
 
@@ -161,7 +186,7 @@ class Refused:
     problem: str = ""
 
 
-Effect = Append | Truncate | StartAnew | CheckEpochs | Contested | StopFollowing | RefuseLogStart | Refused
+Effect = Append | Truncate | StartAnew | CheckEpochs | Contested | StopFollowing | SetAside | RefuseLogStart | Refused
 _APPEND: Final = Append()
 
 
@@ -196,7 +221,7 @@ class Following:
         self._ready_at_s = 0.0
         self._cut_count = 0
         # Why nothing is asked any more in this epoch.
-        self.stopped: StopFollowing | RefuseLogStart | None = None
+        self.stopped: StopFollowing | SetAside | RefuseLogStart | None = None
         # What is said to a leader whose answer would have this log cut below it; -1: nothing.
         self._claimed_high_watermark = -1
         self._has_checked_epochs = False
@@ -231,6 +256,11 @@ class Following:
     def ready_at_s(self) -> float:
         """Until when nothing is asked, because of an error."""
         return self._ready_at_s
+
+    @property
+    def is_contesting(self) -> bool:
+        """Whether the leader is asked to hand over, because this log would have to be cut below what is committed."""
+        return self._claimed_high_watermark >= 0
 
     # Answers --------------------------------------------------------------------------------------------------------
 
@@ -297,24 +327,34 @@ class Following:
                 f"at the end {end_offset} of epoch {epoch}, which is not behind it"
             )
             return Refused(_NO_ERROR, problem)
-        committed = max(own.high_watermark, self.leader_high_watermark) if own.is_member else own.high_watermark
-        kept = self._keeps_committed(offset, now_s, own.is_member, committed) if offset < committed else None
-        if kept is not None:
-            return kept
+        has_committed = own.has_committed(self.leader_high_watermark)
+        committed = max(own.high_watermark, self.leader_high_watermark) if has_committed else own.high_watermark
+        if offset < committed:
+            # Whether this log begins with all of the leader's up to there.
+            is_same = own_epoch == epoch and offset == end_offset and self.leader_high_watermark <= offset
+            may_claim = has_committed or (own.is_sound and is_same and asked.high_watermark < 0)
+            kept = self._keeps_committed(offset, now_s, committed, may_claim=may_claim, is_sound=own.is_sound)
+            if kept is not None:
+                return kept
         self.is_busy = True
         return Truncate(offset)
 
-    def _keeps_committed(self, offset: int, now_s: float, is_member: bool, committed: int) -> Effect | None:
+    def _keeps_committed(
+        self, offset: int, now_s: float, committed: int, *, may_claim: bool, is_sound: bool
+    ) -> Effect | None:
         """Return what is done in the place of a cut to ``offset``, below what is ``committed``; None to cut all the
-        same."""
+        same. ``may_claim``: the leader may be asked to hand over. ``is_sound``: see :class:`OwnState`."""
         if not self._has_checked_epochs:
             self._has_checked_epochs = True
             self.is_busy = True
             return CheckEpochs()
-        if is_member:
+        if may_claim:
             self._claimed_high_watermark = committed
             self.failed(now_s)
             return Contested(offset)
+        if is_sound:
+            self.stopped = SetAside(offset)
+            return self.stopped
         if self._has_fitted_since:
             self.stopped = StopFollowing(offset)
             return self.stopped
@@ -352,6 +392,8 @@ class Following:
         """Go on after the log has been truncated, or created again: it is compared again."""
         self.is_busy = False
         self._cut_count += 1
+        # It was said of the log as it was.
+        self._claimed_high_watermark = -1
 
     def say_anew(self) -> None:
         """Send the leader again what the log has: earlier reports do not count."""

@@ -125,6 +125,7 @@ class InSyncReplicas:
     """See the module's text. ``state`` is the last one that the registry is known to have had."""
 
     __slots__ = (
+        "_contested_by",
         "_counted",
         "_followers",
         "_level",
@@ -156,6 +157,8 @@ class InSyncReplicas:
         # What processes have said that were not registered then, of brokers whose registered ones have been heard of:
         # ended ones, by what was still on its way, and such as register just now.
         self._unregistered: dict[int, _Progress] = {}
+        # The last broker that has contested where the logs part, until it fetches what fits.
+        self._contested_by: BrokerId | None = None
         # Of the maximal ISR without this broker, and of those that are waited for.
         self._counted: list[_Progress] = []
         # Who has been level since the log has last grown.
@@ -262,6 +265,8 @@ class InSyncReplicas:
             follower = self._first_heard_of(broker, incarnation)
         if damage_stage != follower.damage_stage:
             return None
+        if broker == self._contested_by:
+            self._contested_by = None
         follower.end_offset = offset
         follower.session = session
         follower.is_level = offset >= log_end_offset
@@ -370,12 +375,47 @@ class InSyncReplicas:
     def is_member(self, broker: int, incarnation: Incarnation) -> bool:
         """Whether this incarnation has the log of the one that the confirmed ISR names (R11, R12)."""
         member = self.state.incarnations.get(BrokerId(broker), UNKNOWN_INCARNATION)
-        if broker not in self.state.isr or UNKNOWN_INCARNATION in (member, incarnation):
+        return broker in self.state.isr and self._has_log_of(broker, incarnation, member)
+
+    def is_eligible(self, broker: int, incarnation: Incarnation) -> bool:
+        """Whether this incarnation has the log of the one that the confirmed state names as eligible (R16)."""
+        named = self.state.eligible.get(BrokerId(broker), UNKNOWN_INCARNATION)
+        return self._has_log_of(broker, incarnation, named)
+
+    def _has_log_of(self, broker: int, incarnation: Incarnation, named: Incarnation) -> bool:
+        if UNKNOWN_INCARNATION in (named, incarnation):
             return False
         info = self._live().get(broker)
-        return incarnation == member or (
-            info is not None and info.incarnation == incarnation and info.has_log_of(member)
+        return incarnation == named or (info is not None and info.incarnation == incarnation and info.has_log_of(named))
+
+    def may_succeed(self, broker: int, incarnation: Incarnation) -> bool:
+        """Whether this registered process has a replica whose log lacks nothing, as far as is known (R24)."""
+        info, follower = self._live().get(broker), self._followers.get(broker)
+        is_damaged = follower is not None and follower.is_damaged
+        return (
+            info is not None
+            and info.incarnation == incarnation != UNKNOWN_INCARNATION
+            and broker in self.state.replicas
+            and not is_damaged
         )
+
+    def unheard(self, claimant: int) -> frozenset[int]:
+        """Return the members and eligible replicas, without ``claimant`` and this broker, that have not reported under
+        this epoch that their logs fit this one."""
+        named = {*self.state.isr, *self.state.eligible} - {self._me, claimant}
+        return frozenset(broker for broker in named if self.end_offset_of(broker) is None)
+
+    def contested(self, broker: int, now_s: float) -> None:
+        """Note that a follower contests what its log would be cut to.
+
+        A member waits for this leader, so it is not slow. While a registered replica outside the ISR contests, no
+        replica joins, and an eligible one stays eligible: the ISR would be large enough, and what only that replica has
+        would not count.
+        """
+        self._contested_by = BrokerId(broker)
+        follower = self._followers.get(broker)
+        if follower is not None:
+            follower.caught_up_s = now_s
 
     def _joining(self, broker: int, follower: _Progress, high_watermark: int, now_s: float) -> float | None:
         if self.is_superseded or not self._may_join(broker, follower):
@@ -498,16 +538,17 @@ class InSyncReplicas:
             # Who elects next has all that is to be written.
             return None
         members = self._staying(now_s, lag_max_s)
+        is_contested = self._contested_by in self._live() and self._contested_by not in state.isr
         for broker in state.replicas:
             follower = self._followers.get(broker)
-            if broker in members or follower is None or follower.end_offset < high_watermark:
+            if broker in members or is_contested or follower is None or follower.end_offset < high_watermark:
                 continue
             if self._may_join(broker, follower):
                 members[broker] = follower.incarnation
         isr = tuple(broker for broker in state.isr if broker in members)
         isr += tuple(broker for broker in members if broker not in state.isr)
         eligible: dict[BrokerId, Incarnation] = {}
-        if self.keeps_eligible and len(isr) < self.required:
+        if is_contested or (self.keeps_eligible and len(isr) < self.required):
             left = {broker: state.incarnations[broker] for broker in state.isr if broker in state.incarnations}
             gone = {*members, *self.damaged_followers()}
             before = {**state.eligible, **left}

@@ -5,7 +5,8 @@ one. A replica does not leave the ISR if no other live member would remain: the 
 and must lead next. A replica whose log is gone has nothing, so it leaves even if no other member lives. A replica
 without room for more records has all committed records. It leaves only where the remaining members are enough to go on.
 A leader with a damaged log resigns in favour of a member whose log is sound. A follower with a damaged log is removed
-by its leader (``in_sync``).
+by its leader (``in_sync``). A leader whose log lacks committed records resigns in favour of the members, or, as the
+only member, in favour of the eligible replica that has these records (R19), or of a former member (R24).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId
+from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerId, Incarnation
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.znodes import NO_LEADER
 
@@ -72,15 +73,58 @@ def state_without_damaged(
     """
     whole = {broker: info for broker, info in live.items() if broker not in damaged}
     after = state_without(state, me, whole, 0, keeps_log=False)
-    if after is not None or successor is None or successor not in live or state.isr != (me,):
+    return _left_to(successor, state, me, live) if after is None else after
+
+
+def state_without_lacking(
+    state: PartitionState, me: BrokerId, live: Mapping[int, BrokerInfo], claimant: BrokerId | None
+) -> PartitionState | None:
+    """Return the state after this broker, whose log lacks committed records, has left the ISR to its other members.
+
+    Where it is the only member, it leaves the partition to ``claimant``, an eligible replica that has these records
+    (None: no such replica is known). The other eligible replicas stay eligible. None where no replica can take over:
+    this broker leads on.
+    """
+    after = state_without(state, me, live, 0, keeps_log=False)
+    if after is not None:
         return after
-    return replace(
-        state,
-        leader=NO_LEADER,
-        isr=(successor,),
-        incarnations={successor: live[successor].incarnation},
-        eligible={broker: which for broker, which in state.eligible.items() if broker not in (me, successor)},
-    )
+    info = None if claimant is None else live.get(claimant)
+    has_log = info is not None and claimant in state.replicas and state.is_eligible(info)
+    return _left_to(claimant, state, me, live) if has_log else None
+
+
+def state_left_to_former(
+    state: PartitionState, me: BrokerId, live: Mapping[int, BrokerInfo], claimant: BrokerId, unheard: Collection[int]
+) -> PartitionState | None:
+    """Return the state after this broker, whose log lacks committed records, has left the partition to ``claimant``, a
+    replica that the state does not name and that has them (rule R24).
+
+    ``claimant`` has all that this broker had when its leader epoch began, and so all that the members and eligible
+    replicas have whose logs fit. None where one of those is ``unheard``: that one may have more. None as well where
+    another broker leads by now.
+    """
+    info = live.get(claimant)
+    if info is None or unheard or state.leader != me or claimant not in state.replicas:
+        return None
+    return _with_only(info, state, {})
+
+
+def _left_to(
+    successor: BrokerId | None, state: PartitionState, me: BrokerId, live: Mapping[int, BrokerInfo]
+) -> PartitionState | None:
+    """Return the state in which ``successor`` is the only member in the place of this broker; None where it is not
+    live, or other brokers are members."""
+    if successor is None or successor not in live or state.isr != (me,):
+        return None
+    eligible = {broker: which for broker, which in state.eligible.items() if broker not in (me, successor)}
+    return _with_only(live[successor], state, eligible)
+
+
+def _with_only(member: BrokerInfo, state: PartitionState, eligible: Mapping[BrokerId, Incarnation]) -> PartitionState:
+    """Return the state whose only member is a broker that is to be elected next."""
+    broker = member.broker_id
+    incarnations = {broker: member.incarnation}
+    return replace(state, leader=NO_LEADER, isr=(broker,), incarnations=incarnations, eligible=eligible)
 
 
 def _live_others(state: PartitionState, me: BrokerId, live: Mapping[int, BrokerInfo]) -> int:

@@ -155,7 +155,7 @@ class LedPartitions:
             self.registry.write(Create(znodes.partition_path(*key)))
             self.registry.write(Create(znodes.state_path(*key), state))
             log = PartitionLog.create(host, f"/logs/t-{number}", key, TOPIC_ID, config)
-            log.make_appendable()
+            log.readiness.prepare()
             self.hosted.partitions[key] = Partition(key, TOPIC_ID, log, self.harness.services)
         self.publish()
 

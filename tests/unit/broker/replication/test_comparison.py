@@ -417,13 +417,53 @@ def test_what_is_asked_for_is_compared_at_once_and_says_how_it_ended(pair: Calla
     both.loop.run_for(5)
     assert comparison.asked(TP) == ("different", "offsets 23 to 23 are damaged in broker 1's log")
     assert both.damage[LEADER] == [(23, 24)]
+    both.loop.run_until_complete(comparison.stop())
+
+
+def _fall_out_of_sync(both: Pair) -> None:
     both.follower._services.is_member = lambda key: False
+
+
+def _answer_nothing(both: Pair) -> None:
+    both.error = BrokerUnreachable("broker 1 does not answer")
+
+
+def _change_the_leader(both: Pair) -> None:
+    both.follower.resign(LEADER, 7, 9)
+
+
+def _have_no_leader(both: Pair) -> None:
+    both.follower.resign(-1, 7, 9)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (_fall_out_of_sync, "it is not in sync. Compare it again when kafkalite cluster status shows it in sync"),
+        (_answer_nothing, "5 errors in a row, the last one: broker 1 does not answer. Read the logs of this broker"),
+        (_change_the_leader, "its leader, or the leader epoch, has changed during the comparison. Compare it again"),
+        (_have_no_leader, "its leader, or the leader epoch, has changed during the comparison. Compare it again"),
+    ],
+)
+def test_a_comparison_that_did_not_end_says_why_and_what_to_do(
+    pair: Callable[..., Pair], fault: Callable[[Pair], None], why: str
+) -> None:
+    both = pair()
+    both.fill()
+    comparison = comparison_of(both, rate=1000)
+    comparison.start()
     comparison.compare_now([TP])
-    both.loop.run_for(5)
-    assert comparison.asked(TP) == (
-        "failed",
-        "it is not in sync, or its leader has changed or does not answer; ask again",
-    )
+    both.loop.run_for(0.1)
+    assert (comparison.asked(TP) or ("",))[0] == "comparing"
+    fault(both)
+    both.loop.run_for(3600)
+    state, text = comparison.asked(TP) or ("", "")
+    assert state == "failed" and text.startswith(why), text
+    if fault is _have_no_leader:
+        comparison.compare_now([TP])
+        both.loop.run_for(1)
+        state, text = comparison.asked(TP) or ("", "")
+        assert state == "failed" and text.startswith("it has no live leader: kafkalite cluster status shows why"), text
     both.loop.run_until_complete(comparison.stop())
 
 

@@ -11,7 +11,7 @@ import pytest
 from spark_kafkalite.broker.replication.flusher import Flusher
 from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.log.files.open_files import OpenFiles
-from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.loading.loaded_log import LastRun
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
@@ -44,7 +44,7 @@ class Flushed:
         config = self.config(**settings)
         host = LogHost.alone(OpenFiles(self.fs), "/logs", self.clock)
         self.log = PartitionLog.create(host, "/logs/t-0", TP, b"i" * 16, config)
-        self.log.make_appendable()
+        self.log.readiness.prepare()
         # A small file for the first flush to sync besides the segment.
         self.log.local.unsynced.add_path("/logs/t-0/partition.metadata")
         self.flusher = Flusher(

@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafkalite.broker.replication.follower import Follower
 from spark_kafkalite.broker.replication.isr_leaving import IsrLeaving
-from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower
+from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower, OffsetNotAvailable
 from spark_kafkalite.model import BrokerId, Incarnation
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import SetData
@@ -369,6 +369,78 @@ def test_the_last_member_leads_on_with_its_damage_and_accepts_what_nobody_has(
     led.run()
     assert not log.is_damaged
     assert "offsets 0 to 0 are lost: no replica has them" in caplog.text
+
+
+class Lacking:
+    """The only member, whose log lacks committed records that broker 2 has."""
+
+    def __init__(self, leading: Leading, *eligible: int) -> None:
+        self.led, self.leaving = leading(1)
+        self.partition = self.led.partition()
+        self.led.harness.services.on_lacking = self.leaving.partition_lacking
+        self.led.set_node(partition_state(1, epoch=1, eligible=incarnations_of(*eligible)))
+        self.led.publish()
+        self.leader = self.partition.check_leader()
+
+    def contest(self, diverging: tuple[int, int]) -> None:
+        """Broker 2's log parts from this one there, and it knows offset 4 to be committed."""
+        with pytest.raises(OffsetNotAvailable):
+            self.leader.check_divergence(2, Incarnation(20), 5, 5, diverging)
+        self.led.harness.io.run_all()
+
+    def check_left_to_broker_2(self, eligible: dict[BrokerId, Incarnation]) -> None:
+        node = self.led.node()
+        assert (node.leader, node.isr, node.incarnations) == (-1, (2,), incarnations_of(2))
+        assert node.eligible == eligible
+        assert not self.partition.is_leader
+
+
+def test_the_only_member_that_lacks_committed_records_leaves_to_the_eligible_replica_that_has_them(
+    leading: Leading,
+) -> None:
+    lacking = Lacking(leading, 2, 3)
+    led = lacking.led
+    led.harness.append(lacking.partition, 2)
+    lacking.contest((1, 1))
+    del led.live[2]
+    led.publish_brokers()
+    lacking.contest((1, 1))
+    led.run(5.0)
+    assert led.registry.writes == 0 and lacking.partition.leader is lacking.leader, "nobody is there to take over"
+    led.live[2] = live_broker(2)
+    led.publish_brokers()
+    led.registry.faults.append("lost")
+    lacking.contest((1, 1))
+    led.run(5.0)
+    lacking.check_left_to_broker_2(incarnations_of(3))
+
+
+def test_a_former_member_gets_the_partition_when_the_eligible_replica_has_been_heard(leading: Leading) -> None:
+    lacking = Lacking(leading, 3)
+    led = lacking.led
+    lacking.contest((0, 0))
+    led.harness.append(lacking.partition, 1)
+    lacking.contest((0, 0))
+    led.run(5.0)
+    assert led.registry.writes == 0 and lacking.partition.leader is lacking.leader, "broker 3 may have more"
+    led.fetch(3, 0)
+    led.registry.faults.append("lost")
+    lacking.contest((0, 0))
+    led.run(5.0)
+    lacking.check_left_to_broker_2({})
+
+
+def test_a_leader_keeps_a_partition_where_it_commits_something_in_the_place_of_what_it_lacks(leading: Leading) -> None:
+    lacking = Lacking(leading, 3)
+    led, partition = lacking.led, lacking.partition
+    for _ in range(2):
+        lacking.contest((0, 0))
+    led.fetch(3, 0)
+    led.harness.append(partition, 1)
+    partition.bounds.commit(1)
+    lacking.leaving.partition_lacking(partition.topic_partition)
+    led.run(5.0)
+    assert led.registry.writes == 0 and partition.leader is lacking.leader and lacking.leader.moves is None
 
 
 def test_a_follower_whose_log_differs_is_held_leaves_and_is_released(leading: Leading) -> None:

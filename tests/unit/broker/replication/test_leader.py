@@ -140,6 +140,22 @@ def test_what_a_follower_refuses_is_checked_with_the_next_read(harness: Harness,
     assert log.damaged_ranges == ((1, 2),)
 
 
+def test_what_consumers_ask_for_again_and_again_is_checked(harness: Harness, partition: Partition) -> None:
+    leader, damage = partition.check_leader(), partition.log.local.known_damage
+    for _ in range(3):
+        harness.append(partition, 1)
+    file = partition.log.segments.active.file
+    size_bytes = file.size() // 3
+    last = file.pread(1, 2 * size_bytes - 1)
+    file.pwrite(bytes([last[0] ^ 1]), 2 * size_bytes - 1)
+    for _ in range(2):
+        leader.given_again(0)
+        assert damage.is_quiet
+    leader.given_again(0)
+    damage.check(0, 3, 3)
+    assert partition.log.damaged_ranges == ((1, 2),)
+
+
 def test_what_is_lacking_here_is_accepted_only_when_each_follower_has_reported_to_lack_it(
     harness: Harness, partition: Partition
 ) -> None:

@@ -29,7 +29,7 @@ from spark_kafkalite.errors import (
 from spark_kafkalite.log.copying import copy_at_once
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.files.small_files import write_damaged_ranges
-from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.loading.loaded_log import LastRun
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import AppendResult, PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
@@ -102,7 +102,7 @@ class Harness:
         key = TP._replace(partition=number)
         log = PartitionLog.create(host, f"/logs/t-{number}", key, b"i" * 16, config)
         if not is_new:
-            log.make_appendable()
+            log.readiness.prepare()
         partition = Partition(key, b"i" * 16, log, self.services)
         if lead:
             partition.become_leader(partition_state(*isr, replicas=(1,), epoch=0, version=0))
@@ -113,7 +113,7 @@ class Harness:
         return memoryview(make_batch(values, timestamp_ms=self.clock.wall_ms(), **options))
 
     def append(self, partition: Partition, count: int = 1, **options: Any) -> AppendResult:
-        partition.log.make_appendable()
+        partition.log.readiness.prepare()
         result = partition.check_leader().try_append(self.batch(count, **options), 9)
         assert isinstance(result, AppendResult)
         return result
@@ -660,6 +660,9 @@ def test_a_follower_that_has_stopped_says_why(harness: Harness) -> None:
     partition.resign(2, 3, 1)
     follower = partition.role
     assert isinstance(follower, Follower) and follower.why_stopped is None
+    follower._rules._claimed_high_watermark = 7
+    assert follower.why_stopped is not None
+    assert follower.why_stopped.endswith("it keeps its records and waits for that broker to hand over")
     follower._rules.stopped = StopFollowing(5)
     assert follower.why_stopped is not None
     assert "parts from that of broker 2, leader of epoch 3, at offset 5, below its" in follower.why_stopped

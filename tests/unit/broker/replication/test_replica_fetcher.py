@@ -648,7 +648,7 @@ def test_a_full_disk_is_waited_for_and_a_broken_one_is_not(make_world: Callable[
 
 def test_only_what_is_flushed_is_acknowledged_where_that_is_asked(make_world: Callable[..., World]) -> None:
     world = make_world(1, flush_before_ack="true")
-    world.partitions[0].log.make_appendable()
+    world.partitions[0].log.readiness.prepare()
     world.io.held = True
     world.leader.append(0, 1)
     world.follow()
@@ -767,6 +767,8 @@ def test_random_schedules(make_world: Callable[..., World], seed: int) -> None:
     world = make_world(4, segment_bytes=2000, **({"flush_before_ack": "true"} if seed % 3 == 0 else {}))
     leader = world.leader
     world.services.on_leader_log_start = lambda partition, offset: partition.log.advance_log_start(offset)
+    # All elections are unclean.
+    world.services.unclean_epoch_of = lambda _: leader.epoch
     world.follow()
     version = 1
     for _ in range(150):

@@ -15,6 +15,7 @@ import pytest
 from spark_kafkalite.broker.replication.follower import Follower, NoLeader
 from spark_kafkalite.broker.replication.partition import Partition, PartitionServices
 from spark_kafkalite.broker.replication.replicas import Replicas
+from spark_kafkalite.broker.replication.rules.following import SetAside
 from spark_kafkalite.broker.waiting.purgatory import Purgatory
 from spark_kafkalite.errors import KafkaStorageError, NotLeaderOrFollower, UnknownTopicOrPartition
 from spark_kafkalite.log.copying import copy_at_once
@@ -127,7 +128,7 @@ class World:
     def append(self, key: TopicPartition, count: int = 1) -> None:
         batch = make_batch([b"value"] * count, timestamp_ms=1)
         partition = self.replicas.get(key)
-        partition.log.make_appendable()
+        partition.log.readiness.prepare()
         partition.check_leader().try_append(memoryview(batch), 9)
 
 
@@ -438,6 +439,28 @@ def test_a_log_that_does_not_say_whose_it_is_goes_on_only_where_there_is_no_othe
     assert ("does not name the id of its topic" in caplog.text) == (len(replicas) > 1)
 
 
+def test_the_last_log_stays_though_it_does_not_say_whose_it_is(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    copy_at_once(world.logs.create(A, None), make_stored_batch(0, 0, 3))
+    other = replace(live_broker(OTHER), incarnation=world.incarnation)
+    world.services.live_brokers = lambda: {OTHER: other}
+    # Of an earlier run of this broker, which was the last in-sync replica.
+    alone = replace(world.state(ME, 3, replicas=(ME, OTHER)), isr=(BrokerId(ME),))
+    world.publish({"a": TopicState(b"a" * 16, {0: alone}, {})})
+    world.loop.run_until_complete(world.replicas.compare_logs())
+    world.register()
+    world.settle()
+    log = world.logs.get(A)
+    assert log is not None and log.log_end_offset == 3
+    with pytest.raises(KafkaStorageError, match="a-0 is offline: its log does not name the id of its topic") as refused:
+        world.replicas.get(A)
+    assert "write the two lines 'version: 0' and 'topic_id: YWFhYWFhYWFhYWFhYWFhYQ' into /d" in str(refused.value)
+    # Once others go on without it, it is copied again.
+    led = replace(alone, leader=BrokerId(OTHER), isr=(BrokerId(OTHER),), version=2)
+    world.change(A, led)
+    world.settle()
+    assert isinstance(world.replicas.get(A).role, Follower) and world.replicas.get(A).log.log_end_offset == 0
+
+
 @pytest.mark.parametrize("gone", ["no log", "no id", "another topic's"])
 def test_where_a_log_is_gone_those_lead_that_have_it(world: World, gone: str, caplog: pytest.LogCaptureFixture) -> None:
     """However whole this broker's other logs are, the state means a log that is not there."""
@@ -725,8 +748,8 @@ def test_who_was_no_replica_for_a_while_leaves_the_isr_before_it_makes_an_empty_
     assert isinstance(world.replicas.get(A).role, Follower)
 
 
-def follow_and_hold(world: World) -> tuple[Partition, PartitionState]:
-    """Follow with ten committed records, and hold the partition; return it, and the state."""
+def follow(world: World) -> tuple[Partition, PartitionState]:
+    """Follow with ten committed records; return the partition, and its state."""
     world.register()
     world.create("a")
     world.settle()
@@ -736,8 +759,19 @@ def follow_and_hold(world: World) -> tuple[Partition, PartitionState]:
     world.settle()
     partition = world.replicas.get(A)
     assert isinstance(partition.role, Follower) and partition.high_watermark == 10
+    return partition, state
+
+
+def follow_and_hold(world: World) -> tuple[Partition, PartitionState]:
+    partition, state = follow(world)
     world.replicas.hold(partition)
     return partition, state
+
+
+def check_that_an_empty_log_follows(world: World, former: Partition) -> None:
+    partition = world.replicas.get(A)
+    assert partition is not former and isinstance(partition.role, Follower)
+    assert (partition.role.leader_id, partition.log.log_end_offset) == (OTHER, 0)
 
 
 def test_a_log_that_differs_is_set_aside_and_an_empty_one_follows(world: World) -> None:
@@ -750,9 +784,20 @@ def test_a_log_that_differs_is_set_aside_and_an_empty_one_follows(world: World) 
     world.replicas.release(partition, is_left=True)
     world.settle()
     assert kept_and_deleted(world) == ["stray"]
-    anew = world.replicas.get(A)
-    assert anew is not partition and isinstance(anew.role, Follower)
-    assert (anew.role.leader_id, anew.log.log_end_offset) == (OTHER, 0)
+    check_that_an_empty_log_follows(world, partition)
+
+
+def test_a_log_that_has_what_its_leader_lost_is_set_aside_unless_another_epoch_has_begun(world: World) -> None:
+    partition, state = follow(world)
+    world.change(A, replace(state, isr=(OTHER,), version=2))
+    world.settle()
+    assert isinstance(partition.role, Follower)
+    for is_parted in (False, True):
+        partition.role._rules.stopped = SetAside(5) if is_parted else None
+        world.services.on_parted(partition)
+        world.settle()
+        assert kept_and_deleted(world) == (["stray"] if is_parted else [])
+    check_that_an_empty_log_follows(world, partition)
 
 
 def test_a_log_that_differs_stays_where_the_broker_stands_still(world: World) -> None:

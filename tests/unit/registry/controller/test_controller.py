@@ -337,7 +337,7 @@ def test_a_deposed_controllers_writes_are_fenced(tmp_path: Path) -> None:
             await second.until(lambda state: state.controller_id == 2)
             assert first.controller.is_active
             with pytest.raises(NotController, match="no longer the controller"):
-                await first.controller._write([])
+                await first.controller.role.write([])
             assert not first.controller.is_active
 
     run(work())
@@ -353,7 +353,7 @@ def test_a_controller_whose_epochs_node_was_removed_goes_on(tmp_path: Path, remo
                 await answer(first.store.set("/controller_epoch", b"8"))
                 await answer(first.store.set("/controller_epoch", b"9"))
             with pytest.raises(NotController):
-                await first.controller._write([])
+                await first.controller.role.write([])
             await wait_until_async(lambda: first.controller.is_active, "the controller has its role", poll_s=0.01)
             assert first.controller.epoch == (1 if removed == "removed" else 9)
             created = await first.controller.create_topics([TopicSpec("t", assignment={0: [1, 2]})])

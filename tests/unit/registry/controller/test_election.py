@@ -11,6 +11,7 @@ from spark_kafkalite.registry.controller.election import (
     elect_preferred,
     kept_acceptance,
     kept_eligible,
+    may_lose,
     needs_election,
     next_epoch,
     state_that_names_nobody,
@@ -18,7 +19,7 @@ from spark_kafkalite.registry.controller.election import (
 )
 from spark_kafkalite.registry.report_nodes import OFFLINE, LogReport
 from spark_kafkalite.registry.znodes import MAX_EPOCH
-from tests.lab.partition_states import live_broker, partition_state
+from tests.lab.partition_states import incarnations_of, live_broker, partition_state
 
 Named = dict[BrokerId, Incarnation]
 
@@ -78,8 +79,9 @@ NOBODY = -1
         (state(1, {1: 11, 3: 31}), live(b2=(21,), b3=(31,)), elected(3, {3: 31})),
         # The leader runs again, and nobody knows what its log has lost: it comes back by fetching.
         (state(1, {1: 11, 2: 21}), live(b1=(12,), b2=(21,)), elected(2, {2: 21})),
-        # It runs again and has proven its log: it stays, under its new name.
-        (state(1, {1: 11, 2: 21}), live(b1=(12, 11), b2=(21,)), elected(1, {1: 12, 2: 21})),
+        # It runs again and has proven its log: it stays in sync, and is elected if no other has run on.
+        (state(1, {1: 11, 2: 21}), live(b1=(12, 11), b2=(21,)), elected(2, {2: 21, 1: 12})),
+        (state(1, {1: 11, 2: 21}), live(b1=(12, 11), b2=(22, 21)), elected(1, {1: 12, 2: 22})),
         (state(-1, {1: 11, 2: 21}), live(b2=(23, 22, 21)), elected(2, {2: 23})),
         # Row 32: an empty disk, alone in the ISR or not, truncates nobody.
         (state(1, {1: 11}), live(b1=(12,), b2=(21,), b3=(31,)), None),
@@ -118,7 +120,7 @@ def test_the_table(partition: PartitionState, brokers: dict[int, BrokerInfo], ex
         # Those of before are kept, by their present names, and are forgotten when there are enough.
         (state(1, {1: 11}, eligible={2: 21, 3: 31}), live(b2=(22, 21)), elected(2, {2: 22}, {1: 11, 3: 31})),
         (state(1, {1: 11}, eligible={3: 31}), live(b1=(12, 11), b3=(32, 31)), elected(1, {1: 12}, {3: 32})),
-        (state(1, {1: 11, 2: 21}, eligible={3: 31}), live(b1=(12, 11), b2=(21,)), elected(1, {1: 12, 2: 21})),
+        (state(1, {1: 11, 2: 21}, eligible={3: 31}), live(b1=(12, 11), b2=(21,)), elected(2, {2: 21, 1: 12})),
         # One that nobody can name is nobody's.
         (state(1, {1: -1, 2: 21}), live(b2=(21,)), elected(2, {2: 21})),
         # A partition of one replica needs no more than one.
@@ -168,7 +170,9 @@ def test_needs_election() -> None:
     led = state(1, {1: 11, 2: 21})
     assert needs_election(PartitionState((BrokerId(1),)), live(b1=(11,)))
     assert not needs_election(led, live(b1=(11,)))
-    assert not needs_election(led, live(b1=(12, 11)))
+    # It may lead again, under a higher epoch.
+    assert needs_election(led, live(b1=(12, 11)))
+    assert not needs_election(state(1, {1: 11}, (1,)), live(b1=(12, 11)))
     # Dead; another run; given back; no replica any more; named by nobody.
     assert needs_election(led, live(b2=(21,)))
     assert needs_election(led, live(b1=(12,)))
@@ -219,6 +223,15 @@ def test_accepted_damage_is_of_one_log() -> None:
     # Broker 1 with a log that it has not proven to be that one, or with an empty disk.
     assert kept_acceptance(state, BrokerId(1), {1: live_broker(1, 11)}) is None
     assert kept_acceptance(partition_state(1), BrokerId(1), live) is None
+
+
+def test_only_an_election_of_a_log_that_the_state_does_not_mean_may_lose_records() -> None:
+    before = partition_state(1, eligible=incarnations_of(2), leader=-1)
+    live = {1: live_broker(1, 11, 10), 2: live_broker(2), 3: live_broker(3)}
+    assert [may_lose(before, BrokerId(each), live) for each in (-1, 1, 2, 3)] == [False, False, False, True]
+    assert may_lose(before, BrokerId(1), {1: live_broker(1, 11)}), "it has not proven its log"
+    alone = partition_state(1, replicas=(1,))
+    assert not may_lose(alone, BrokerId(1), {1: live_broker(1, 11)}), "no other replica has anything"
 
 
 def test_after_a_state_that_names_nobody_the_epoch_is_above_that_of_every_log() -> None:

@@ -119,7 +119,7 @@ def test_a_controller_epoch_that_somebody_removes_or_overwrites_rises_above_all_
                 else:
                     await answer(first.store.set(znodes.CONTROLLER_EPOCH, data))
                 with pytest.raises(NotController):
-                    await first.controller._write([])
+                    await first.controller.role.write([])
                 await wait_until_async(lambda: first.controller.is_active, "the role is back", poll_s=0.01)
                 created = await first.controller.create_topics([TopicSpec(f"of-{first.controller.epoch}")])
                 assert not any(isinstance(each, KafkaError) for each in created.values())

@@ -4,6 +4,7 @@ import pytest
 
 from spark_kafkalite.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
 from spark_kafkalite.registry.controller.placement import check_assignment, place, start_after
+from spark_kafkalite.slices import run_whole
 
 
 def test_leaders_go_round_and_replicas_differ() -> None:
@@ -54,8 +55,8 @@ def test_bad_counts(count: int, factor: int, error: type[Exception]) -> None:
 )
 def test_bad_assignments(assignment: dict[int, list[int]]) -> None:
     with pytest.raises(InvalidReplicaAssignment):
-        check_assignment(assignment, {1, 2})
+        run_whole(check_assignment(assignment, {1, 2}))
 
 
 def test_a_good_assignment_is_kept() -> None:
-    assert check_assignment({1: [2, 1], 0: [1, 2]}, {1, 2}) == {0: (1, 2), 1: (2, 1)}
+    assert run_whole(check_assignment({1: [2, 1], 0: [1, 2]}, {1, 2})) == {0: (1, 2), 1: (2, 1)}

@@ -115,6 +115,10 @@ def test_a_partition_of_which_a_replica_was_not_read_is_named_unless_that_broker
     plan = plan_recovery(hosts, old_nodes(), without=[3])
     assert plan.unread == {}
     assert state_of(plan).isr == (1,)
+    # What broker 3 knows to be committed is given up. Where all logs were read, nothing is.
+    assert state_of(plan).unclean_epoch == state_of(plan).leader_epoch
+    plan = plan_recovery([*hosts, a_host(3, a_log())], old_nodes())
+    assert state_of(plan).unclean_epoch == -1
 
 
 def test_a_topic_that_only_a_broker_had_that_is_given_up_waits_for_it() -> None:

@@ -382,3 +382,14 @@ def test_a_row_of_another_type_is_a_damaged_registry(tmp_path: Path, column: str
         database.execute(f"UPDATE nodes SET {column} = ? WHERE path = '/a'", (value,))
     with pytest.raises(RegistryError, match="the row of /a holds values of other types; restore it from a backup"):
         EmbeddedRegistry(tmp_path)
+
+
+def test_a_session_is_over_when_close_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedRegistry(tmp_path) as registry:
+        store = EmbeddedStore(registry)
+        ended: Future[None] = Future()
+        ended.set_result(None)
+        # The registry's thread has answered, and reports the end later.
+        monkeypatch.setattr(registry, "expire", lambda _: ended)
+        store.close()
+        assert store.state is SessionState.LOST

@@ -16,6 +16,7 @@ from spark_kafkalite.broker.replication.rules.following import (
     OwnState,
     Refused,
     RefuseLogStart,
+    SetAside,
     StartAnew,
     StopFollowing,
     Truncate,
@@ -276,6 +277,23 @@ def test_an_in_sync_replica_is_never_cut_below_its_high_watermark() -> None:
     assert ask(following, log, now_s).high_watermark == -1
 
 
+def test_an_eligible_replica_is_not_cut_below_a_high_watermark_that_its_leader_does_not_know() -> None:
+    log, following = log_with((0, 5), (1, 5), (4, 5)), Following(1.0)
+    own = OwnState(high_watermark=12, is_eligible=True)
+    answer = LeaderAnswer(high_watermark=11, diverging=(1, 10))
+    assert following.answered(ask(following, log), answer, log, 0.0, own) == CheckEpochs()
+    following.cut()
+    assert following.answered(ask(following, log), answer, log, 0.0, own) == Contested(10)
+    now_s = following.ready_at_s
+    assert ask(following, log, now_s).high_watermark == 12
+    # The leader knows all that it knows to be committed, so this log may be the one that lacks something.
+    answer = LeaderAnswer(high_watermark=12, diverging=(1, 10))
+    assert following.answered(ask(following, log, now_s), answer, log, now_s, own) == Truncate(10)
+    truncate_to(log, 10)
+    following.cut()
+    assert ask(following, log, now_s).high_watermark == -1, "what was said of the longer log is over"
+
+
 def test_an_in_sync_replica_drops_nothing_for_a_log_start_behind_its_end() -> None:
     log, following = log_with((0, 5)), Following(1.0)
     answer = LeaderAnswer(OUT_OF_RANGE, log_start_offset=40)
@@ -336,6 +354,50 @@ def test_a_replica_out_of_sync_is_cut_below_its_high_watermark_until_it_fits_and
     assert effect == StopFollowing(5)
     assert following.stopped == effect
     assert following.ask(log, 99.0, flushed_only=False) is None
+
+
+SOUND = OwnState(high_watermark=12, is_sound=True)
+
+
+def checked() -> tuple[PartitionLog, Following]:
+    """A log whose leader epochs have been compared with its batches."""
+    log, following = log_with((0, 5), (1, 5), (4, 5)), Following(1.0)
+    answer = LeaderAnswer(diverging=(1, 10))
+    assert following.answered(ask(following, log), answer, log, 0.0, SOUND) == CheckEpochs()
+    following.cut()
+    return log, following
+
+
+def test_a_former_member_asks_its_leader_to_hand_over_and_sets_its_log_aside_if_that_cannot_be() -> None:
+    log, following = checked()
+    answer, before = LeaderAnswer(high_watermark=10, diverging=(1, 10)), ask(following, log)
+    assert following.answered(before, answer, log, 0.0, SOUND) == Contested(10)
+    # The answer to a second request that was under way is no answer to that.
+    assert following.answered(before, answer, log, 0.0, SOUND) == Contested(10)
+    now_s = following.ready_at_s
+    claim = ask(following, log, now_s)
+    assert claim.high_watermark == 12
+    # The leader looks, and says so for as long as it takes.
+    assert following.answered(claim, LeaderAnswer(78), log, now_s, SOUND) == Refused(78)
+    now_s = following.ready_at_s
+    assert ask(following, log, now_s).high_watermark == 12
+    assert following.answered(claim, answer, log, now_s, SOUND) == SetAside(10)
+    assert following.stopped == SetAside(10)
+    assert following.ask(log, 99.0, flushed_only=False) is None
+    assert log.log_end_offset == 15
+
+
+@pytest.mark.parametrize(
+    ("answer", "offset"),
+    [
+        pytest.param(LeaderAnswer(high_watermark=11, diverging=(1, 10)), 10, id="the leader knows of later commits"),
+        pytest.param(LeaderAnswer(diverging=(2, 12)), 10, id="the leader has an epoch that this log lacks"),
+        pytest.param(LeaderAnswer(diverging=(1, 11)), 10, id="the leader has more of the epoch"),
+    ],
+)
+def test_a_former_member_that_lacks_what_its_leader_had_does_not_ask_to_lead(answer: LeaderAnswer, offset: int) -> None:
+    log, following = checked()
+    assert following.answered(ask(following, log), answer, log, 0.0, SOUND) == SetAside(offset)
 
 
 class Replica:

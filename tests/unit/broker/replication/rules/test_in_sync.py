@@ -616,3 +616,60 @@ def test_where_a_damaged_log_ends_is_unknown_until_it_is_reported_anew() -> None
     assert replicas.end_offset_of(2) is None, "it may have been sent before the damage was found"
     replicas.fetched(2, which, 7, 10, leading.high_watermark, leading.now_s, None, 1)
     assert replicas.end_offset_of(2) == 7
+
+
+# Contests ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_contests_is_not_slow() -> None:
+    leading = Leading(1, 2, 3, log_end=10)
+    leading.fetch(3, 10)
+    leading.append()
+    leading.now_s += LAG_S + 1
+    leading.replicas.contested(2, leading.now_s)
+    assert leading.proposed().isr == (1, 2)
+    leading.write()
+    leading.now_s += LAG_S + 1
+    assert leading.proposed().isr == (1,)
+
+
+def test_no_replica_joins_while_an_eligible_one_contests() -> None:
+    leading = Leading(first=partition_state(1, eligible=incarnations_of(2)), log_end=10)
+    leading.replicas.contested(2, leading.now_s)
+    leading.fetch(3, 10)
+    assert leading.due() is None
+    # It stays eligible, also where the ISR is large enough by now.
+    leading.replicas.required = 1
+    assert leading.due() is None and not leading.replicas.may_commit
+    leading.replicas.required = 2
+    # The leader's file of leader epochs was wrong, and the logs fit.
+    leading.fetch(2, 10)
+    assert leading.proposed().isr == (1, 2, 3)
+
+
+def test_no_replica_joins_while_a_former_member_contests() -> None:
+    leading = Leading(first=partition_state(1, eligible=incarnations_of(3)), log_end=10)
+    assert leading.replicas.unheard(2) == {3}
+    leading.replicas.contested(2, leading.now_s)
+    leading.fetch(3, 10)
+    assert leading.due() is None and leading.replicas.unheard(2) == frozenset()
+    # Its log was set aside, or the leader's file was wrong.
+    leading.fetch(2, 0)
+    assert leading.proposed().isr == (1, 3)
+
+
+def test_only_the_registered_process_of_a_replica_without_damage_may_lead_next() -> None:
+    leading = Leading(1)
+    assert leading.replicas.may_succeed(2, Incarnation(20))
+    assert not leading.replicas.may_succeed(2, Incarnation(21))
+    assert not leading.replicas.may_succeed(4, Incarnation(40))
+    leading.replicas.damaged(2, Incarnation(20), 1, is_damaged=True)
+    assert not leading.replicas.may_succeed(2, Incarnation(20))
+
+
+def test_who_is_gone_holds_up_nothing() -> None:
+    leading = Leading(first=partition_state(1, eligible=incarnations_of(2)), log_end=10)
+    leading.replicas.contested(2, leading.now_s)
+    leading.fetch(3, 10)
+    del leading.live[2]
+    assert leading.proposed().isr == (1, 3)

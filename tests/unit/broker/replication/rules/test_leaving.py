@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from spark_kafkalite.broker.replication.rules.leaving import (
+    state_left_to_former,
     state_without,
     state_without_damaged,
     state_without_full,
+    state_without_lacking,
     state_without_proof,
 )
 from spark_kafkalite.model import BrokerId
@@ -14,6 +16,7 @@ from spark_kafkalite.registry.controller.election import elect
 from tests.lab.partition_states import incarnations_of, live_broker, partition_state
 
 LIVE = {each: live_broker(each) for each in (1, 2, 3)}
+LIVE_4 = {**LIVE, 4: live_broker(4)}
 ME = BrokerId(1)
 
 
@@ -94,6 +97,50 @@ def test_the_last_member_leaves_it_to_a_damaged_log_from_which_it_can_be_healed(
     after = state_without_damaged(partition_state(1, 3), ME, LIVE, {2}, BrokerId(2))
     assert after is not None and after.isr == (3,)
     assert state_without_damaged(state, ME, {1: LIVE[1]}, {2}, BrokerId(2)) is None
+
+
+def test_who_lacks_committed_records_leaves_it_to_members_or_to_the_eligible_replica_that_has_them() -> None:
+    state = partition_state(1, epoch=4, version=7, eligible=incarnations_of(2, 3))
+    after = state_without_lacking(state, ME, LIVE, BrokerId(3))
+    assert after is not None
+    assert (after.leader, after.leader_epoch, after.version) == (-1, 4, 7)
+    assert (after.isr, after.incarnations, after.eligible) == ((3,), incarnations_of(3), incarnations_of(2))
+    elected = elect(after, LIVE, min_insync=2)
+    assert (elected.leader, elected.isr, elected.eligible) == (3, (3,), incarnations_of(2))
+    # A broker that was started again, and has proven its log, is meant by its new name.
+    live = {**LIVE, 3: live_broker(3, 31, 30)}
+    after = state_without_lacking(state, ME, live, BrokerId(3))
+    assert after is not None and after.incarnations == incarnations_of(3, b3=31)
+    # Members come first, and have what is committed.
+    after = state_without_lacking(partition_state(1, 2, eligible=incarnations_of(3)), ME, LIVE, BrokerId(3))
+    assert after is not None and (after.isr, after.eligible) == ((2,), incarnations_of(3))
+
+
+def test_who_lacks_committed_records_leads_on_where_nobody_has_them() -> None:
+    state = partition_state(1, eligible=incarnations_of(2))
+    for claimant in (None, BrokerId(3)):
+        assert state_without_lacking(state, ME, LIVE, claimant) is None, claimant
+    assert state_without_lacking(state, ME, {1: LIVE[1]}, BrokerId(2)) is None, "it is not registered"
+    another = {**LIVE, 2: live_broker(2, 21)}
+    assert state_without_lacking(state, ME, another, BrokerId(2)) is None, "it may have lost its log's end"
+    moved = partition_state(1, replicas=(1, 3), eligible=incarnations_of(2))
+    assert state_without_lacking(moved, ME, LIVE, BrokerId(2)) is None, "it is no replica any more"
+    # A member that is not registered has to leave first.
+    state = partition_state(1, 3, eligible=incarnations_of(2))
+    assert state_without_lacking(state, ME, {1: LIVE[1], 2: LIVE[2]}, BrokerId(2)) is None
+
+
+def test_a_former_member_leads_next_once_everybody_else_has_been_heard() -> None:
+    state = partition_state(1, 3, replicas=(1, 2, 3, 4), epoch=4, version=7, eligible=incarnations_of(2))
+    after = state_left_to_former(state, ME, LIVE_4, BrokerId(4), ())
+    assert after is not None and (after.leader, after.leader_epoch, after.version) == (-1, 4, 7)
+    assert (after.isr, after.incarnations, after.eligible) == ((4,), incarnations_of(4), {})
+    assert elect(after, LIVE_4, min_insync=2).leader == 4
+    alone = partition_state(1)
+    assert state_left_to_former(alone, ME, LIVE, BrokerId(3), {2}) is None, "broker 2 may have more"
+    assert state_left_to_former(alone, ME, LIVE, BrokerId(4), ()) is None, "it is no replica"
+    assert state_left_to_former(alone, ME, {1: LIVE[1]}, BrokerId(3), ()) is None, "it is not registered"
+    assert state_left_to_former(partition_state(2, leader=2), ME, LIVE, BrokerId(3), ()) is None, "another one leads"
 
 
 def test_who_takes_back_its_proof_is_meant_no_more() -> None:
