@@ -145,7 +145,7 @@ class InternalTopicHost:
         hosted = self._hosted(partition)
         hosted.check_leader()
         leader_epoch = hosted.leader_epoch
-        missing = hosted.log.before_append()
+        missing = hosted.log.readiness.missing()
         if missing is not None:
             # Before the coordinator's first append, which does not wait. That meets what goes wrong.
             with contextlib.suppress(OSError, KafkaError):

@@ -14,6 +14,7 @@ from spark_kafkalite.addresses import address_text
 from spark_kafkalite.broker.replication.replicas import Replicas
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import BrokerId
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
 from spark_kafkalite.registry.controller.best_log import named_brokers
@@ -90,11 +91,9 @@ def tell_of_leaderless(
                 why = why_leaderless(partition, cluster.brokers)
                 leaderless.setdefault((why, remedy), []).append(f"{name}-{number}")
     for (why, remedy), keys in list(leaderless.items())[:_SHOWN_REASONS]:
-        more = f" and {len(keys) - _SHOWN_PARTITIONS} more" if len(keys) > _SHOWN_PARTITIONS else ""
         logger.warning(
-            "partitions without a leader: %s%s, because %s; %s, or see kafkalite cluster status",
-            ", ".join(keys[:_SHOWN_PARTITIONS]),
-            more,
+            "partitions without a leader: %s, because %s; %s, or see kafkalite cluster status",
+            first_of(keys, _SHOWN_PARTITIONS),
             why,
             remedy,
         )

@@ -34,6 +34,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from spark_kafkalite import early_signals
 from spark_kafkalite.broker.event_log import configure_logging
@@ -43,6 +44,7 @@ from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.broker.shared_registry import SharedRegistry
 from spark_kafkalite.broker.stacks import log_stacks_at_sigusr1
 from spark_kafkalite.broker.start import BrokerStart
+from spark_kafkalite.c_memory import Option, set_option
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import ConfigError, KafkaliteError, KafkaStorageError, RegistryError
 from spark_kafkalite.log.files.fs import Fs
@@ -57,6 +59,9 @@ logger = logging.getLogger(__name__)
 
 # How long a stop without any log directory may take: a thread may hang in a call to a dead disk.
 _STOP_WITHOUT_DISKS_S = 3.0
+
+# One is the main thread's.
+_ARENAS: Final = 2
 
 
 class Broker:
@@ -200,12 +205,21 @@ class Broker:
             self.stop(1)
 
 
+def limit_kept_memory() -> None:
+    """Have all threads allocate from two arenas. With one for each thread, each keeps what a large batch has taken.
+
+    Call it before there are threads: an arena that exists stays.
+    """
+    set_option(Option.ARENA_MAX, _ARENAS)
+
+
 def run_broker(config: BrokerConfig, read_config: Callable[[], BrokerConfig] | None = None) -> int:
     """Run a broker in this process until SIGTERM or SIGINT; return the exit code.
 
     ``read_config`` reads the settings again at SIGHUP; None if no file contains them.
     Raises KafkaliteError if the broker cannot start; the caller shows the text.
     """
+    limit_kept_memory()
     configure_logging(config["logging.level"], log_format=config["log.format"], broker_id=config.broker_id)
     logger.info(
         "kafkalite %s: broker %d starts (pid %d), log.dirs=%s",

@@ -24,7 +24,8 @@ _MOST_HEAD_BYTES: Final = 8192
 _HEAD_TIMEOUT_S: Final = 5.0
 _SEND_TIMEOUT_S: Final = 30.0
 _MOST_CONNECTIONS: Final = 32
-_GZIP_FROM_BYTES: Final = 16 * 1024
+# Read and dropped of what a client sends besides its request.
+_MOST_REST_BYTES: Final = 64 * 1024
 _GZIP_WBITS: Final = 31
 _PIECE_BYTES: Final = 64 * 1024
 
@@ -71,6 +72,10 @@ def parse_head(head: bytes) -> HttpRequest:
         method, target, version = lines[0].split(" ")
     except ValueError:
         raise BadRequest("the first line is not METHOD PATH HTTP/1.1") from None
+    # The absolute form, which proxies send: a server has to accept it (section 3.2.2). Every host name is served.
+    scheme, is_absolute, rest = target.partition("://")
+    if is_absolute and scheme.lower() in ("http", "https"):
+        target = "/" + rest.partition("?")[0].partition("/")[2]
     if version not in ("HTTP/1.1", "HTTP/1.0") or not target.startswith("/"):
         raise BadRequest("the first line is not METHOD PATH HTTP/1.1")
     headers: dict[str, str] = {}
@@ -141,11 +146,8 @@ class HttpServer:
         if answer.is_packed and not may_pack:
             # The end of a gzip file is the length of its content.
             unpacks, length = True, int.from_bytes(body[-4:], "little")
-        elif may_pack and (answer.is_packed or length >= _GZIP_FROM_BYTES):
-            # In a thread, so that the loop does not wait.
-            body = body if answer.is_packed else await asyncio.to_thread(gzip, [body])
+        elif answer.is_packed:
             headers["Content-Encoding"] = "gzip"
-            length = len(body)
         headers |= {
             "Content-Type": answer.content_type,
             "Content-Length": str(length),
@@ -164,8 +166,9 @@ class HttpServer:
             writer.write_eof()
             await writer.drain()
             # The client closes when it has read to the end; an abort before could take bytes from it.
-            while await reader.read(_MOST_HEAD_BYTES):
-                pass
+            rest = _MOST_REST_BYTES
+            while rest > 0 and (dropped := await reader.read(_MOST_HEAD_BYTES)):
+                rest -= len(dropped)
 
     async def _answered(
         self, task: asyncio.Task[None], reader: asyncio.StreamReader

@@ -7,6 +7,7 @@ an orchestrator has none, and the probes show only whether the broker serves.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from http import HTTPStatus
@@ -18,7 +19,7 @@ from spark_kafkalite.broker.metrics.health import BrokerHealth
 from spark_kafkalite.broker.metrics.listener import MetricsListener
 from spark_kafkalite.broker.metrics.meters import Meters
 from spark_kafkalite.errors import ConfigError
-from spark_kafkalite.exposition.http import HttpRequest, HttpResponse, HttpServer, json_response
+from spark_kafkalite.exposition.http import HttpRequest, HttpResponse, HttpServer, gzip, json_response
 from spark_kafkalite.exposition.shared import SharedPage
 from spark_kafkalite.exposition.text import CONTENT_TYPE, Page
 from spark_kafkalite.slices import Slices, Work
@@ -93,7 +94,7 @@ class MetricsEndpoint:
             return refusal
         if request.path == "/status":
             return json_response(HTTPStatus.OK, self._status())
-        return HttpResponse(HTTPStatus.OK, await self._page.get(), CONTENT_TYPE)
+        return HttpResponse(HTTPStatus.OK, await self._page.get(), CONTENT_TYPE, is_packed=True)
 
     def _status(self) -> dict[str, Any]:
         meters = self.meters
@@ -126,9 +127,12 @@ class MetricsEndpoint:
     # Scrapes --------------------------------------------------------------------------------------------------------
 
     async def _made(self) -> bytes:
-        return await self._slices.run(self._written())
+        page = await self._slices.run(self._written())
+        # In a thread: there may be megabytes. Compressed once for all scrapers, as slow ones hold the pages of many
+        # seconds.
+        return await asyncio.to_thread(gzip, (piece.encode() for piece in page.taken()))
 
-    def _written(self) -> Work[bytes]:
+    def _written(self) -> Work[Page]:
         page = Page(self._max_series)
         meters = self.meters
         families.state(page, int(self.health.state), self._remaining_logs(), VERSION)
@@ -158,5 +162,4 @@ class MetricsEndpoint:
         self._dropped += page.dropped
         text = "Series that a scrape left out because of metrics.max.series."
         page.one("kafkalite_metrics_dropped_series_total", "counter", text, self._dropped)
-        yield None
-        return page.text().encode()
+        return page

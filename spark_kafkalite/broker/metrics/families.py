@@ -113,7 +113,7 @@ def requests(page: Page, meters: Meters) -> None:
     """Write the counts of requests, and their times."""
     name = "kafka_network_requestmetrics_requests_total"
     page.family(name, "counter", "Requests, by API.")
-    for key, count in enumerate(meters.requests.counts):
+    for key, count in meters.requests.counts.items():
         if count:
             page.add(name, labels(request=ApiKey(key).api_name), count)
     name = "kafkalite_request_seconds"

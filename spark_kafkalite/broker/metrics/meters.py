@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from spark_kafkalite.broker.metrics.counters import Histogram, LogMeters
 from spark_kafkalite.broker.requests.exchange import Exchange, Oversight, Times
+from spark_kafkalite.wire.api_keys import ApiKey
 
 _SAMPLED_MASK: Final = 15
 _LOOKS_EVERY_S: Final = 0.1
 # How long the average of the loop's idle share reaches back, as that of Kafka's meters.
 _AVERAGED_S: Final = 60.0
-_MOST_API_KEY: Final = 128
 
 
 class RequestTimes:
@@ -35,7 +35,8 @@ class RequestMeter(Oversight):
     """Counts requests by API, and sees the exchanges that it samples."""
 
     def __init__(self) -> None:
-        self.counts = [0] * _MOST_API_KEY
+        # Own keys are far above Kafka's.
+        self.counts: dict[int, int] = dict.fromkeys(map(int, ApiKey), 0)
         self.times: dict[int, RequestTimes] = {}
 
     def next(self, api_key: int) -> Oversight | None:

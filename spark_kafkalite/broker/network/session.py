@@ -34,6 +34,7 @@ from spark_kafkalite.wire.api_keys import ApiKey
 if TYPE_CHECKING:
     from spark_kafkalite.broker.authorization.authorizer import SessionRights
     from spark_kafkalite.broker.requests.fetch_sessions import FetchSession
+    from spark_kafkalite.model import TopicPartition
     from spark_kafkalite.security.sasl_server import SaslServer
 
 # The principal of clients that prove nothing. Source: org.apache.kafka.common.security.auth.KafkaPrincipal.
@@ -73,6 +74,7 @@ class Session:
         "client_software_version",
         "ends_s",
         "fetch_session",
+        "given_offsets",
         "handshake",
         "handshake_due_s",
         "is_authenticated",
@@ -113,6 +115,8 @@ class Session:
         self.client_software_version = ""
         # What the client fetches, while it has a session for that.
         self.fetch_session: FetchSession | None = None
+        # From where on it was last given batches of each partition; see ``requests.fetch_reading``.
+        self.given_offsets: dict[TopicPartition, int] = {}
         # Called when the connection has closed, each once.
         self._on_close: list[Callable[[Session], None]] = []
 

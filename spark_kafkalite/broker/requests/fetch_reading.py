@@ -13,6 +13,10 @@ records, and their session holds them until it allows more; the other partitions
 Nothing here waits for the disk: indexes and headers that are not in the page cache are read by a thread, and then the
 reading begins again.
 
+Batches that a consumer was given, and fetches again, may be damaged. Each connection keeps from which offset on it was
+last given batches of each partition. Leaders are notified of batches that do not begin behind that (rule R23). Batches
+that no other broker has are left to the consumers.
+
 A follower's fetch offset acknowledges everything below. Its leader notes that (``Leader.follower_fetched``) once for
 each offset. An offset outside of the leader's log, or of a log that has parted from the leader's, acknowledges nothing.
 """
@@ -58,6 +62,9 @@ from spark_kafkalite.wire.packed import FetchedPartition, FetchPartition, FetchR
 _READ_AT_ONCE = 64
 # Partitions that are read, and whose answers are packed, in one go.
 _INLINE_PARTITIONS = 1000
+# Of how many partitions a connection keeps what it was given, in about 70 bytes each; when there are more, it begins
+# again. That a consumer is new then is only one count for each offset.
+_MOST_GIVEN = 250
 # What an answer has at most of partitions that a follower still copies, while commits wait for others of its session.
 _COPIED_BYTES = 1 << 20
 
@@ -248,6 +255,7 @@ class Reading:
         "_fetching",
         "_first_copied",
         "_found",
+        "_given",
         "_left_bytes",
         "_may_read",
         "_patience",
@@ -285,6 +293,8 @@ class Reading:
         # Of a session: what it tells the reader, and what there was no room to read.
         self._found: list[tuple[SessionPartition, FetchedPartition]] = []
         self._unread: list[SessionPartition] = []
+        # Which leaders' batches a consumer gets that other brokers have, too, and from which offset on.
+        self._given: list[tuple[Leader, int]] = []
         self.size_bytes = 0
         # What replicas get that a reassignment adds.
         self.reassignment_bytes = 0
@@ -363,6 +373,16 @@ class Reading:
         session = self._fetching.session
         if self._throttle is not None:
             self._throttle.charge(self._throttled_bytes)
+        if self._given:
+            before = self._fetching.exchange.session.given_offsets
+            for leader, offset in self._given:
+                topic_partition = leader.topic_partition
+                if before.get(topic_partition, offset) >= offset:
+                    # The consumer has made no progress, or is new.
+                    leader.given_again(offset)
+                    if len(before) > _MOST_GIVEN:
+                        before.clear()
+                before[topic_partition] = offset
         if session is None:
             return
         session.answers_at(self._fetching.context.purgatory.now_s())
@@ -507,7 +527,7 @@ class Reading:
             diverging = leader.divergence(asked.last_fetched_epoch, asked.fetch_offset)
             if diverging is not None:
                 incarnation = Incarnation(self._fetching.request.replica_epoch)
-                leader.check_divergence(replica_id, incarnation, asked.high_watermark, diverging)
+                leader.check_divergence(replica_id, incarnation, asked.fetch_offset, asked.high_watermark, diverging)
         records: FileRange | bytes = b""
         throttle = leader.throttle_of(replica_id) if leader.is_throttled and reader is FOLLOWER else None
         if throttle is not None and starts_inside and throttle.owed_s() > 0:
@@ -536,8 +556,11 @@ class Reading:
                 self._fetching.acknowledge(leader, topic, asked, in_session)
             if found is not None:
                 records = self._taken(leader, found)
-                if reader is FOLLOWER and replica_id in leader.in_sync.state.adding:
-                    self.reassignment_bytes += found.length
+                if reader is FOLLOWER:
+                    if replica_id in leader.in_sync.state.adding:
+                        self.reassignment_bytes += found.length
+                elif leader.has_followers:
+                    self._given.append((leader, asked.fetch_offset))
                 if throttle is not None:
                     self._throttle = throttle
                     self._throttled_bytes += found.length

@@ -42,6 +42,7 @@ from spark_kafkalite.errors import (
 )
 from spark_kafkalite.log.topic_config import TOPIC_SETTINGS
 from spark_kafkalite.model import topic_name_problem, whole_number
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.redaction import shown_name, shown_value
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_view import ClusterView
@@ -275,9 +276,8 @@ def _change_text(resource_type: int, name: str, operations: Sequence[ConfigOpera
     what = {TOPIC_RESOURCE: "settings of topic", LOGGER_RESOURCE: "levels of loggers of broker"}.get(
         resource_type, "settings of broker" if name else "settings of all brokers"
     )
-    done = ", ".join(map(_operation_text, operations[:_MOST_SHOWN]))
-    more = f" and {len(operations) - _MOST_SHOWN} more" if len(operations) > _MOST_SHOWN else ""
-    return f"{what} {name}".rstrip() + f" have been {'replaced' if replace else 'altered'}: {done or 'none left'}{more}"
+    done = first_of([_operation_text(each) for each in operations], _MOST_SHOWN)
+    return f"{what} {name}".rstrip() + f" have been {'replaced' if replace else 'altered'}: {done or 'none left'}"
 
 
 def _operation_text(operation: ConfigOperation) -> str:

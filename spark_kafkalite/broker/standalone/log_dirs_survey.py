@@ -21,7 +21,7 @@ from spark_kafkalite.log.files.small_files import (
     CheckpointError,
     read_meta,
     read_offsets,
-    read_topic_id,
+    read_partition_metadata,
 )
 from spark_kafkalite.log.loading.highest_ids import HighestIds, highest_ids
 from spark_kafkalite.log.loading.loader import topic_partition_of
@@ -163,10 +163,15 @@ def _survey_log(fs: Fs, directory: str, key: TopicPartition, logs: SurveyedTopic
     logs.ids[key.partition] = highest_ids(fs, directory)
     survey.problems += logs.ids[key.partition].problems
     try:
-        topic_id = read_topic_id(fs, f"{directory}/{PARTITION_METADATA_FILE}")
+        metadata = read_partition_metadata(fs, f"{directory}/{PARTITION_METADATA_FILE}")
     except CheckpointError as error:
         raise ConfigError(f"{error}: restore it, or remove it if the topic's other partitions name the id") from error
-    if topic_id is None:
+    if metadata is None:
         logs.nameless.add(key.partition)
-    else:
-        logs.topic_ids.setdefault(topic_id, directory)
+        return
+    if not metadata.may_be_of(key.partition):
+        raise ConfigError(
+            f"{directory} holds the log of partition {metadata.partition}, by its {PARTITION_METADATA_FILE}: give the "
+            "directory its name back"
+        )
+    logs.topic_ids.setdefault(metadata.topic_id, directory)

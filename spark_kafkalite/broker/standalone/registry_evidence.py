@@ -43,6 +43,7 @@ from spark_kafkalite.log.files.small_files import (
 )
 from spark_kafkalite.log.loading.loader import topic_partition_of
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.registry.cluster.cluster_state import ClusterState
 from spark_kafkalite.registry.tree.database import DATABASE_NAME
 from spark_kafkalite.registry.tree.tree import Tree
@@ -244,5 +245,4 @@ def _look(fs: Fs, path: str) -> DirectoryEvidence | None:
 
 
 def _some(logs: list[TopicPartition]) -> str:
-    more = f" and {len(logs) - _SHOWN} more" if len(logs) > _SHOWN else ""
-    return ", ".join(map(str, logs[:_SHOWN])) + more
+    return first_of(logs, _SHOWN)

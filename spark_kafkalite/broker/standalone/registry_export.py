@@ -18,6 +18,7 @@ from spark_kafkalite.broker.standalone.registry_evidence import EXPORTED, Regist
 from spark_kafkalite.broker.standalone.registry_rebuild import locked, set_files_aside
 from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.log.files.fs import Fs
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.registry import acl_nodes, entity_nodes
 from spark_kafkalite.registry.multi_pieces import pieces
 from spark_kafkalite.registry.node_json import MalformedNode
@@ -134,9 +135,8 @@ def _copy(nodes: dict[str, DataNode], target: Store, where: str) -> int:
     there = set(_walk(target, "/"))
     unknown = sorted(there - nodes.keys())
     if unknown:
-        more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
         raise ConfigError(
-            f"{where} is not empty: it holds {', '.join(unknown[:_SHOWN])}{more}. Name a chroot that is not used yet, "
+            f"{where} is not empty: it holds {first_of(unknown, _SHOWN)}. Name a chroot that is not used yet, "
             f"such as {where}/kafkalite"
         )
     last = nodes[CLUSTER_ID]

@@ -184,7 +184,7 @@ async def test_too_few_replicas_and_too_large_batches_are_refused() -> None:
 async def test_a_load_waits_until_what_is_there_is_committed() -> None:
     on = Stage(min_insync_replicas=2, epoch=3)
     # Left by another leader, and not in enough replicas.
-    on.partition.log.make_appendable()
+    on.partition.log.readiness.prepare()
     on.partition.check_leader().try_append(
         memoryview(make_batch([b"old"], key=b"k", timestamp_ms=on.clock.wall_ms())), 9
     )
@@ -200,7 +200,7 @@ async def test_a_load_waits_until_what_is_there_is_committed() -> None:
 @stage
 async def test_a_load_ends_with_the_leadership() -> None:
     on = Stage(min_insync_replicas=2)
-    on.partition.log.make_appendable()
+    on.partition.log.readiness.prepare()
     on.partition.check_leader().try_append(
         memoryview(make_batch([b"old"], key=b"k", timestamp_ms=on.clock.wall_ms())), 9
     )
@@ -387,10 +387,7 @@ async def test_the_topic_is_made_once_for_all_who_ask() -> None:
 
 
 @stage
-async def test_a_topic_that_cannot_be_made_is_asked_for_again(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_kafkalite.broker.internal_topic_host._quiet._kinds", {})
+async def test_a_topic_that_cannot_be_made_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
     cluster.may_answer.set()
     cluster.outcome = InvalidReplicationFactor("2 replicas, 1 broker")

@@ -63,7 +63,6 @@ def run(tmp_path: Path, test: Callable[[Place], Awaitable[None]], **settings: ob
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secret_keeper, "_LOOK_S", 0.005)
-    monkeypatch.setattr(secret_keeper._quiet, "_kinds", {})
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> None:

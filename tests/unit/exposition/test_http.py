@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
@@ -67,11 +66,18 @@ def test_get_and_head() -> None:
     assert answer.endswith(b"\r\n\r\n") and f"Content-Length: {len(BODY)}".encode() in answer
 
 
-def test_a_body_is_compressed_when_asked() -> None:
-    answer, _ = answer_to(b"GET / HTTP/1.1\r\nAccept-Encoding: deflate, gzip\r\n\r\n")
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert b"Content-Encoding: gzip" in head
-    assert gzip.decompress(body) == BODY
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        (b"http://elsewhere:9404/metrics", "/metrics"),
+        (b"HTTPS://[::1]/metrics?x=/y", "/metrics"),
+        (b"http://elsewhere", "/"),
+        (b"http://elsewhere?x=/y", "/"),
+        (b"/metrics?at=http://elsewhere/status", "/metrics"),
+    ],
+)
+def test_the_absolute_form_of_a_target(target: bytes, path: str) -> None:
+    assert parse_head(b"GET %b HTTP/1.1\r\n\r\n" % target).path == path
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,8 @@ def test_a_body_is_compressed_when_asked() -> None:
     [
         (b"POST / HTTP/1.1\r\n\r\n", b"405"),
         (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"400"),
-        (b"GET http://elsewhere/ HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET ftp://elsewhere/metrics HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET elsewhere:9404 HTTP/1.1\r\n\r\n", b"400"),
         (b"GET / HTTP/2\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\n folded: 1\r\n\r\n", b"400"),
@@ -112,6 +119,25 @@ def test_one_that_sends_nothing_or_reads_nothing_is_cut_off(monkeypatch: pytest.
         slow_writer.close()
 
     assert not served(use)
+
+
+def test_one_that_goes_on_sending_is_cut_off() -> None:
+    """A client that sends without an end costs the loop no more than a few reads."""
+
+    async def use(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await reader.readexactly(1)
+        with pytest.raises(ConnectionError):
+            while True:
+                writer.write(BODY)
+                await writer.drain()
+                # A closed transport takes what is written without a word.
+                await asyncio.sleep(0)
+                if writer.is_closing():
+                    raise ConnectionResetError
+
+    assert len(served(use)) == 1
 
 
 def test_connections_that_are_held_open_keep_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:

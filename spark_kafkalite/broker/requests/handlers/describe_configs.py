@@ -26,6 +26,7 @@ from spark_kafkalite.broker.settings.broker_settings import BROKER_SETTINGS
 from spark_kafkalite.errors import InvalidRequest, InvalidTopic, KafkaError, UnknownTopicOrPartition
 from spark_kafkalite.log.config_sources import (
     SOURCE_BROKER_LOGGER,
+    SOURCE_DEFAULT,
     SOURCE_DYNAMIC_DEFAULT_BROKER,
     DescribedSetting,
     describe_broker,
@@ -102,7 +103,8 @@ def _entries(context: BrokerContext, resource: DescribeConfigsResource) -> Itera
         described = describe_broker(BROKER_SETTINGS, context.config.values, context.config.layers)
         if name == "":
             described = [by_default for one in described if (by_default := _by_default(one)) is not None]
-        return [_entry(one, read_only=not one.setting.dynamic) for one in described]
+            return [_entry(one, read_only=not one.setting.dynamic) for one in described]
+        return [*(_entry(one, read_only=not one.setting.dynamic) for one in described), _protocol_version()]
     if resource.resource_type == _BROKER_LOGGER:
         if name == "":
             raise InvalidRequest("Broker id must not be empty")
@@ -117,6 +119,19 @@ def _entries(context: BrokerContext, resource: DescribeConfigsResource) -> Itera
         return []
     raise InvalidRequest(
         f"Unknown resource type {resource.resource_type}; topics (2), brokers (4) and their loggers (8) have settings"
+    )
+
+
+def _protocol_version() -> DescribeConfigsResourceResult:
+    """Return the setting by which tools find out what a broker without KRaft can do, as the last Kafka without it had
+    it: kafbat hides quotas, and alters settings by an older API, where it finds no version."""
+    return DescribeConfigsResourceResult(
+        name="inter.broker.protocol.version",
+        value="3.9-IV0",
+        read_only=True,
+        config_source=SOURCE_DEFAULT,
+        config_type=_TYPES["string"],
+        documentation="For tools that look for the version of Apache Kafka that a broker is like. It has no effect.",
     )
 
 

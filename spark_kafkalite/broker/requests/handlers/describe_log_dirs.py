@@ -6,10 +6,10 @@ a future one. A directory whose disk has failed is named with KAFKA_STORAGE_ERRO
 
 Tagged fields are ours, and other clients skip them. Of a directory: why it takes no records, if its disk is full or
 read-only. Of a log: the ranges of offsets that it had and lacks, each as its start and its end (exclusive); why a
-follower no longer copies; and how far a comparison with its leader is that was asked for. Of a request: that the logs
-it names are to be compared with their leaders', as far as this broker follows; the answer does not wait for that
-(``replication.comparison``). Another one asks instead for what the broker has for the recovery of the registry, and may
-have it stand still from then on (``broker.recovery_answer``).
+follower no longer copies, or why the broker does not serve the log. Also how far a comparison with its leader is that
+was asked for. Of a request: that the logs it names are to be compared with their leaders', as far as this broker
+follows; the answer does not wait for that (``replication.comparison``). Another one asks instead for what the broker
+has for the recovery of the registry, and may have it stand still from then on (``broker.recovery_answer``).
 
 v2  flexible
 v3  error code for the whole answer
@@ -80,10 +80,16 @@ def _described(
     for partition in context.replicas:
         if asked is None or partition.topic_partition in asked:
             by_directory[partition.log.disk.path].append(partition)
-    if asked is not None:
-        yield from freed(asked)
     if message.compares and context.comparison is not None:
         context.comparison.compare_now(each.topic_partition for here in by_directory.values() for each in here)
+    refused: dict[str, dict[TopicPartition, KafkaStorageError]] = defaultdict(dict)
+    for key, why in context.replicas.refused.items():
+        yield None
+        path = context.logs.directory_of(key)
+        if path is not None and (asked is None or key in asked):
+            refused[path][key] = why
+    if asked is not None:
+        yield from freed(asked)
     results = []
     for directory in context.logs.directories:
         answer = DescribeLogDirsResult(log_dir=os.path.abspath(directory.path))
@@ -92,7 +98,7 @@ def _described(
             answer.error_code = KafkaStorageError.code
             continue
         answer.refusal = directory.refusal
-        answer.topics = yield from _topics(by_directory[directory.path], context.comparison)
+        answer.topics = yield from _topics(by_directory[directory.path], refused[directory.path], context.comparison)
         space = room.get(directory.path)
         if space is not None:
             answer.total_bytes, answer.usable_bytes = space.total_bytes, space.free_bytes
@@ -114,7 +120,9 @@ async def _room(context: BrokerContext) -> dict[str, Space]:
     return await context.io.run(ask)
 
 
-def _topics(partitions: list[Partition], comparison: Comparison | None) -> Work[list[DescribeLogDirsTopic]]:
+def _topics(
+    partitions: list[Partition], refused: Mapping[TopicPartition, KafkaStorageError], comparison: Comparison | None
+) -> Work[list[DescribeLogDirsTopic]]:
     by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
     for partition in sorted(partitions, key=lambda each: each.topic_partition):
         yield None
@@ -132,4 +140,7 @@ def _topics(partitions: list[Partition], comparison: Comparison | None) -> Work[
                 comparison=text,
             )
         )
+    for (topic, number), why in sorted(refused.items()):
+        yield None
+        by_topic[topic].append(DescribeLogDirsPartition(partition_index=number, why_stopped=str(why)))
     return [DescribeLogDirsTopic(name=name, partitions=each) for name, each in by_topic.items()]

@@ -28,7 +28,7 @@ behind the recently written part are probed).
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from spark_kafkalite.broker.context import BrokerContext
@@ -217,23 +217,21 @@ def _answer(fetching: Fetching, result: Reading) -> Response | None:
 
 def _read_again(fetching: Fetching, result: Reading) -> None:
     """Have a thread do what the reading needs one for, read again, and answer with the result."""
-    _work(fetching, _reading_again(fetching, result))
+    _start_held(fetching, _reading_again(fetching, result), partial(_report, fetching.exchange))
 
 
-def _work(fetching: Fetching, work: Work[None]) -> None:
-    """Do work that ends with the answer. The connection waits meanwhile, if its session is in between two states."""
+def _start_held(fetching: Fetching, work: Work[None], on_end: Callable[[BaseException | None], None]) -> None:
+    """Work in slices. The connection waits meanwhile, if its session is in between two states."""
     connection = fetching.exchange.connection if fetching.session is not None else None
 
-    def done(_: None, error: BaseException | None) -> None:
+    def ended(_: None, error: BaseException | None) -> None:
         if connection is not None:
             connection.release()
-        if error is not None:
-            _quiet.log(logging.ERROR, "bug", "answering a fetch failed", exc_info=error)
-            fetching.exchange.close("a handler failed")
+        on_end(error)
 
     if connection is not None:
         connection.hold()
-    fetching.context.slices.start(fetching.exchange.counted(work), done)
+    fetching.context.slices.start(fetching.exchange.counted(work), ended)
 
 
 def _reading_again(fetching: Fetching, result: Reading) -> Work[None]:
@@ -280,7 +278,7 @@ def _response(fetching: Fetching, result: Reading) -> Response | None:
 
         def pack(unread: Sequence[OldSlice]) -> None:
             result.leave_out(unread)
-            context.slices.start(_pack(fetching, result), partial(_report, exchange))
+            context.slices.start(_pack(fetching, result), lambda _, error: _report(exchange, error))
 
         if cold:
             context.io.submit(
@@ -358,7 +356,7 @@ def _pack(fetching: Fetching, result: Reading) -> Work[None]:
         yield from dismantle_topics(fetching.request.topics)
 
 
-def _report(exchange: Exchange, _: None, error: BaseException | None) -> None:
+def _report(exchange: Exchange, error: BaseException | None) -> None:
     """Close the connection of work that failed."""
     if error is not None:
         _quiet.log(logging.ERROR, "bug", "answering a fetch failed", exc_info=error)
@@ -456,7 +454,7 @@ class DelayedFetch(WaitingFetch):
             self._look_again = True
         else:
             self._is_looking = True
-            self._start(self._look())
+            _start_held(self._fetching, self._look(), self._looked)
         return self.finished
 
     def _look(self) -> Work[None]:
@@ -473,19 +471,6 @@ class DelayedFetch(WaitingFetch):
         """Whether a reading is to be answered with, or gone on with in a thread."""
         return result.is_enough or bool(result.needs_thread) or any(leader.end_reason for leader in self._leaders)
 
-    def _start(self, work: Work[None]) -> None:
-        """Look, in slices. The connection waits meanwhile, if its session is in between two states."""
-        connection = self._fetching.exchange.connection if self._fetching.session is not None else None
-
-        def looked(_: None, error: BaseException | None) -> None:
-            if connection is not None:
-                connection.release()
-            self._looked(error)
-
-        if connection is not None:
-            connection.hold()
-        self._context.slices.start(self._fetching.exchange.counted(work), looked)
-
     def _looked(self, error: BaseException | None) -> None:
         self._is_looking = False
         if error is not None:
@@ -496,7 +481,7 @@ class DelayedFetch(WaitingFetch):
 
     def expire(self) -> None:
         if self.finish():
-            self._start(self._last_look())
+            _start_held(self._fetching, self._last_look(), self._looked)
 
     def _last_look(self) -> Work[None]:
         result = Reading(self._fetching)

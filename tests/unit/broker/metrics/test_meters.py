@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from spark_kafkalite.broker.metrics.counters import Histogram, TopicMeters
 from spark_kafkalite.broker.metrics.meters import RequestMeter
+from spark_kafkalite.wire.api_keys import ApiKey
 
 
 @given(st.floats(0, 3600))
@@ -51,7 +52,7 @@ def test_sums_keep_what_deleted_topics_had() -> None:
     assert not meters.by_name and meters.total(lambda meter: meter.bytes_in) == 7
 
 
-@pytest.mark.parametrize("key", [0, 1, 68])
+@pytest.mark.parametrize("key", list(ApiKey))
 def test_one_request_in_sixteen_is_timed_and_all_are_counted(key: int) -> None:
     meter = RequestMeter()
     timed = [meter.next(key) is not None for _ in range(64)]

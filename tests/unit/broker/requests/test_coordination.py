@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -19,6 +17,15 @@ from spark_kafkalite.errors import CoordinatorLoadInProgress, IllegalGeneration,
 from spark_kafkalite.slices import run_whole
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.wire.api_keys import ApiKey
+from spark_kafkalite.wire.message import RequestBody
+from spark_kafkalite.wire.messages.delete_groups import DeleteGroupsRequest
+from spark_kafkalite.wire.messages.describe_groups import DescribeGroupsRequest
+from spark_kafkalite.wire.messages.heartbeat import HeartbeatRequest
+from spark_kafkalite.wire.messages.join_group import JoinGroupRequest
+from spark_kafkalite.wire.messages.leave_group import LeaveGroupRequest
+from spark_kafkalite.wire.messages.offset_delete import OffsetDeleteRequest
+from spark_kafkalite.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from spark_kafkalite.wire.messages.sync_group import SyncGroupRequest
 
 PARTITIONS = 50
 
@@ -134,15 +141,15 @@ def test_questions_that_are_answered_soon_let_the_time_of_groups_go_on() -> None
     assert stillness.seconds(now_s + 60) == pytest.approx(2.5)
 
 
-GROUP_APIS: dict[ApiKey, Callable[[], Any]] = {
-    ApiKey.JOIN_GROUP: lambda: SimpleNamespace(group_id="g"),
-    ApiKey.SYNC_GROUP: lambda: SimpleNamespace(group_id="g"),
-    ApiKey.HEARTBEAT: lambda: SimpleNamespace(group_id="g"),
-    ApiKey.LEAVE_GROUP: lambda: SimpleNamespace(group_id="g"),
-    ApiKey.OFFSET_DELETE: lambda: SimpleNamespace(group_id="g"),
-    ApiKey.OFFSET_FETCH: lambda: SimpleNamespace(group_id="", groups=[SimpleNamespace(group_id="g")]),
-    ApiKey.DESCRIBE_GROUPS: lambda: SimpleNamespace(groups=["g"]),
-    ApiKey.DELETE_GROUPS: lambda: SimpleNamespace(groups_names=["g"]),
+GROUP_APIS: dict[ApiKey, RequestBody] = {
+    ApiKey.JOIN_GROUP: JoinGroupRequest(group_id="g"),
+    ApiKey.SYNC_GROUP: SyncGroupRequest(group_id="g"),
+    ApiKey.HEARTBEAT: HeartbeatRequest(group_id="g"),
+    ApiKey.LEAVE_GROUP: LeaveGroupRequest(group_id="g"),
+    ApiKey.OFFSET_DELETE: OffsetDeleteRequest(group_id="g"),
+    ApiKey.OFFSET_FETCH: OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g")]),
+    ApiKey.DESCRIBE_GROUPS: DescribeGroupsRequest(groups=["g"]),
+    ApiKey.DELETE_GROUPS: DeleteGroupsRequest(groups_names=["g"]),
 }
 
 
@@ -153,4 +160,4 @@ def test_every_api_of_groups_says_which_groups_it_names() -> None:
     for key, message in GROUP_APIS.items():
         groups_of = SERVED_APIS[key].groups_of
         assert groups_of is not None
-        assert list(groups_of(message())) == ["g"]
+        assert list(groups_of(message)) == ["g"]

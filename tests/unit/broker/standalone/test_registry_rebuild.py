@@ -49,7 +49,7 @@ def add_log(log_dir: Path, name: str, topic_id: bytes | None = ID, *, epoch: int
     kernel.stamp(batch, 0, 0, epoch)
     (directory / f"{0:020d}.log").write_bytes(batch)
     if topic_id is not None:
-        (directory / "partition.metadata").write_bytes(partition_metadata(topic_id))
+        (directory / "partition.metadata").write_bytes(partition_metadata(topic_id, int(name.rpartition("-")[2])))
     return directory
 
 
@@ -80,6 +80,12 @@ def registry_with(registry: Path, content: dict[str, bytes]) -> int:
 
 def state(epoch: int) -> bytes:
     return LeaderAndIsr(BrokerId(3), LeaderEpoch(epoch), (BrokerId(3),), ControllerEpoch(2)).encode()
+
+
+def test_the_log_of_another_partition_is_not_taken_for_that_of_its_directory(log_dir: Path) -> None:
+    add_log(log_dir, "t-0").rename(log_dir / "t-1")
+    with pytest.raises(ConfigError, match=r"t-1 holds the log of partition 0, by its partition\.metadata: give"):
+        planned(log_dir)
 
 
 def test_all_that_the_logs_name_comes_back(log_dir: Path, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class World:
         for _ in range(count):
             value = b"%06d" % partition.log.log_end_offset
             batch = make_batch([value * 10], timestamp_ms=self.clock.wall_ms() - age_ms)
-            partition.log.make_appendable()
+            partition.log.readiness.prepare()
             partition.check_leader().try_append(memoryview(batch), 9)
 
 
