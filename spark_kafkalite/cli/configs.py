@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -104,7 +105,72 @@ def command() -> None:
     """Show and alter settings of topics and brokers, quotas, and the levels of brokers' loggers."""
 
 
+class _NamedEntity(NamedTuple):
+    """What the options of a call name."""
+
+    entity_types: tuple[str, ...]
+    entity_names: tuple[str, ...]
+    entity_defaults: int
+    named_quotas: Named
+    topic: str | None
+    broker: str | None
+    broker_defaults: bool
+
+    def quotas(self) -> Named | None:
+        """Return whose quotas the options name, None if they are about settings. Raises UsageError."""
+        if self.named_quotas and (self.entity_types or self.entity_names or self.entity_defaults):
+            raise click.UsageError("--user, --client and --ip do not go together with --entity-type")
+        if len(self.entity_types) > 1 or not QUOTA_TYPES.keys().isdisjoint(self.entity_types):
+            return named_by_types(self.entity_types, self.entity_names, self.entity_defaults)
+        return self.named_quotas or None
+
+    def entity(self) -> tuple[str, Entity | None]:
+        """Return the type, and the entity; None for every one of the type. Raises UsageError."""
+        if len(self.entity_names) > 1:
+            raise click.UsageError("--entity-name: name one topic, or one broker")
+        entity_type, entity_name = next(iter(self.entity_types), None), next(iter(self.entity_names), None)
+        entity_default = self.entity_defaults > 0
+        ways = [
+            entity_type is not None or entity_name is not None or entity_default,
+            self.topic is not None,
+            self.broker is not None,
+            self.broker_defaults,
+        ]
+        if sum(ways) != 1:
+            raise click.UsageError("name what is meant: --topic, --broker, --broker-defaults, or --entity-type")
+        if self.topic is not None:
+            return "topics", Entity("topics", self.topic)
+        if self.broker is not None:
+            entity_type, entity_name = "brokers", self.broker
+        if self.broker_defaults:
+            entity_type, entity_default = "brokers", True
+        if entity_type is None:
+            raise click.UsageError("--entity-name and --entity-default need --entity-type")
+        if entity_name is not None and entity_default:
+            raise click.UsageError("--entity-name and --entity-default exclude each other")
+        if entity_default:
+            if entity_type == _LOGGERS:
+                raise click.UsageError("--entity-default: each broker has loggers of its own; give --entity-name")
+            if entity_type != "brokers":
+                raise click.UsageError("--entity-default: the defaults of topics are settings of the brokers")
+            return entity_type, Entity("brokers", None)
+        if entity_name is None:
+            return entity_type, None
+        if entity_type != "topics" and not entity_name.isdecimal():
+            raise click.UsageError(f"{entity_name!r} is not the number of a broker")
+        return entity_type, Entity(entity_type, entity_name)
+
+
 def _entity_options(function: Function) -> Function:
+    """Give a command the options that name an entity; it gets them as ``chosen``."""
+
+    @wraps(function)
+    def with_chosen(*arguments: Any, **options: Any) -> Any:
+        return function(
+            *arguments, chosen=_NamedEntity(**{name: options.pop(name) for name in _NamedEntity._fields}), **options
+        )
+
+    command: Any = with_chosen
     for option in (
         click.option("--broker-defaults", is_flag=True, help="--entity-type brokers --entity-default."),
         click.option("--broker", "broker", metavar="ID", help="--entity-type brokers --entity-name ID."),
@@ -131,59 +197,8 @@ def _entity_options(function: Function) -> Function:
             "clients' (both for a user's client id), ips'. Names follow in the same order.",
         ),
     ):
-        function = option(function)
-    return quota_options(function)
-
-
-def _quotas_named(
-    named_quotas: Named, entity_types: tuple[str, ...], entity_names: tuple[str, ...], entity_defaults: int
-) -> Named | None:
-    """Return whose quotas the options name, None if they are about settings. Raises UsageError."""
-    if named_quotas and (entity_types or entity_names or entity_defaults):
-        raise click.UsageError("--user, --client and --ip do not go together with --entity-type")
-    if len(entity_types) > 1 or not QUOTA_TYPES.keys().isdisjoint(entity_types):
-        return named_by_types(entity_types, entity_names, entity_defaults)
-    return named_quotas or None
-
-
-def _entity(
-    entity_types: tuple[str, ...], entity_names: tuple[str, ...], entity_defaults: int, topic: str | None,
-    broker: str | None, broker_defaults: bool,
-) -> tuple[str, Entity | None]:  # fmt: skip
-    """Return what the options name: the type, and the entity or None for every one of the type. Raises UsageError."""
-    if len(entity_names) > 1:
-        raise click.UsageError("--entity-name: name one topic, or one broker")
-    entity_type, entity_name = next(iter(entity_types), None), next(iter(entity_names), None)
-    entity_default = entity_defaults > 0
-    ways = [
-        entity_type is not None or entity_name is not None or entity_default,
-        topic is not None,
-        broker is not None,
-        broker_defaults,
-    ]
-    if sum(ways) != 1:
-        raise click.UsageError("name what is meant: --topic, --broker, --broker-defaults, or --entity-type")
-    if topic is not None:
-        return "topics", Entity("topics", topic)
-    if broker is not None:
-        entity_type, entity_name = "brokers", broker
-    if broker_defaults:
-        entity_type, entity_default = "brokers", True
-    if entity_type is None:
-        raise click.UsageError("--entity-name and --entity-default need --entity-type")
-    if entity_name is not None and entity_default:
-        raise click.UsageError("--entity-name and --entity-default exclude each other")
-    if entity_default:
-        if entity_type == _LOGGERS:
-            raise click.UsageError("--entity-default: each broker has loggers of its own; give --entity-name")
-        if entity_type != "brokers":
-            raise click.UsageError("--entity-default: the defaults of topics are settings of the brokers")
-        return entity_type, Entity("brokers", None)
-    if entity_name is None:
-        return entity_type, None
-    if entity_type != "topics" and not entity_name.isdecimal():
-        raise click.UsageError(f"{entity_name!r} is not the number of a broker")
-    return entity_type, Entity(entity_type, entity_name)
+        command = option(command)
+    return quota_options(command)  # type: ignore[no-any-return]
 
 
 @command.command("describe")
@@ -192,24 +207,18 @@ def _entity(
 @client_options
 @json_option
 def describe(
-    entity_types: tuple[str, ...],
-    entity_names: tuple[str, ...],
-    entity_defaults: int,
-    named_quotas: Named,
-    topic: str | None,
-    broker: str | None,
-    broker_defaults: bool,
+    chosen: _NamedEntity,
     show_all: bool,
     client: ClientSettings,
     as_json: bool,
 ) -> None:
     """Show settings, where each comes from, and what else it could come from."""
-    named = _quotas_named(named_quotas, entity_types, entity_names, entity_defaults)
+    named = chosen.quotas()
     if named is not None:
         with reachable_admin(client) as admin:
             describe_quotas(admin, named, as_json=as_json)
         return
-    kind, one = _entity(entity_types, entity_names, entity_defaults, topic, broker, broker_defaults)
+    kind, one = chosen.entity()
     described = []
     with reachable_admin(client) as admin:
         for entity in [one] if one is not None else _every(admin, kind):
@@ -268,13 +277,7 @@ def _every(admin: Admin, kind: str) -> list[Entity]:
 @client_options
 @json_option
 def alter(
-    entity_types: tuple[str, ...],
-    entity_names: tuple[str, ...],
-    entity_defaults: int,
-    named_quotas: Named,
-    topic: str | None,
-    broker: str | None,
-    broker_defaults: bool,
+    chosen: _NamedEntity,
     added: tuple[str, ...],
     file: str | None,
     deleted: tuple[str, ...],
@@ -290,13 +293,13 @@ def alter(
     hold until the broker ends.
     """
     from_file = read_properties(Path(file)) if file is not None else {}
-    named = _quotas_named(named_quotas, entity_types, entity_names, entity_defaults)
+    named = chosen.quotas()
     if named is not None:
         changes = _changes(from_file, added, deleted, appended, subtracted)
         with reachable_admin(client) as admin:
             alter_quotas(admin, named, changes, validate_only=validate_only, as_json=as_json)
         return
-    _, entity = _entity(entity_types, entity_names, entity_defaults, topic, broker, broker_defaults)
+    _, entity = chosen.entity()
     if entity is None:
         raise click.UsageError("alter one topic, one broker or its loggers, or all brokers (--entity-default)")
     changes = _changes(from_file, added, deleted, appended, subtracted)

@@ -4,7 +4,8 @@
   segment's base offset, and the file must end with a whole batch. After compaction there may be gaps between batches,
   batches without records, and batches with fewer records than offsets.
 - Indexes: entries must ascend, and each must name an existing batch.
-- ``.snapshot``, checkpoints and ``partition.metadata``: they must be readable.
+- ``.snapshot``, checkpoints and ``partition.metadata``: they must be readable, and the last must name the partition of
+  its directory, if it names one.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ from spark_kafkalite.log.files.small_files import (
     read_epochs,
     read_meta,
     read_offsets,
-    read_topic_id,
+    read_own_starts,
+    read_partition_metadata,
     topic_id_text,
 )
+from spark_kafkalite.log.loading.loader import topic_partition_of
 from spark_kafkalite.log.producer_state import ProducerIdLimits, ProducerStateManager
 from spark_kafkalite.log.segments.offset_index import OffsetIndex
 from spark_kafkalite.log.segments.time_index import TimeIndex
@@ -133,11 +136,10 @@ def check_file(
                 report.entries += 1
                 report.damage.append(f"offsets {start_offset} to {end_offset - 1} are missing, or cannot be read")
         elif path.name == PARTITION_METADATA_FILE:
-            topic_id = read_topic_id(OsFs(), str(path))
-            if printer.details:
-                printer.line("metadata", {"topicId": topic_id_text(topic_id) if topic_id else None})
+            _check_metadata(path, report, printer)
         elif path.name in OFFSET_CHECKPOINTS:
-            for key, offset in read_offsets(OsFs(), str(path)).items():
+            read = read_own_starts if path.name == OWN_LOG_START_FILE else read_offsets
+            for key, offset in read(OsFs(), str(path)).items():
                 report.entries += 1
                 if printer.details:
                     printer.line("checkpoint", {"topic": key.topic, "partition": key.partition, "offset": offset})
@@ -348,6 +350,18 @@ def _check_snapshot(path: Path, report: Report, printer: Printer) -> None:
                 "currentTxnFirstOffset": producer.transaction_first_offset,
             }
             printer.line("producer", fields)
+
+
+def _check_metadata(path: Path, report: Report, printer: Printer) -> None:
+    metadata = read_partition_metadata(OsFs(), str(path))
+    if metadata is None:
+        return
+    topic_id, partition = metadata
+    key = topic_partition_of(path.absolute().parent.name)
+    if key is not None and not metadata.may_be_of(key.partition):
+        report.damage.append(f"the log is that of partition {partition}: give the directory its name back")
+    if printer.details:
+        printer.line("metadata", {"topicId": topic_id_text(topic_id), "partition": partition})
 
 
 def _text(value: Any) -> str:

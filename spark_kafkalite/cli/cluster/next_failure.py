@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
+from spark_kafkalite.printable import first_of
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.network.metadata import PartitionInfo
@@ -83,12 +84,11 @@ def skew_text(live: Collection[int], partitions: Mapping[TopicPartition, Partiti
     ]
     if not skewed:
         return ""
-    more = f" and {len(skewed) - _BROKERS} more brokers" if len(skewed) > _BROKERS else ""
-    shown = ", ".join(skewed[:_BROKERS]) + more
+    shown = first_of(skewed, _BROKERS, "brokers")
     return f"Leaders that are not first replicas: {shown}: kafkalite cluster elect --preferred"
 
 
 def _some(keys: list[TopicPartition]) -> str:
     # Internal topics are many partitions, and nobody's first question.
-    names = [str(key) for key in sorted(keys, key=lambda key: (key.topic in INTERNAL_TOPICS, key))]
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    ordered = sorted(keys, key=lambda key: (key.topic in INTERNAL_TOPICS, key))
+    return first_of(ordered, _NAMED)

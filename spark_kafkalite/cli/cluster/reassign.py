@@ -258,7 +258,7 @@ def _execute(
     before = {key: moving[key].origin if key in moving else current[key] for key in begun}
     has_ended = not begun or (wait_s is not None and _wait(admin, begun, before, wait_s))
     if throttle is not None and has_ended and not keeps_throttles:
-        has_ended = remove_throttles(admin, {key.topic for key in plan})
+        has_ended = remove_throttles(admin, plan)
     return 1 if refused or (wait_s is not None and not has_ended) else 0
 
 
@@ -353,7 +353,7 @@ def _verify(admin: Admin, plan: Plan, *, keeps_throttles: bool) -> int:
             listed, wanted = ", ".join(map(str, current[key])), ", ".join(map(str, replicas))
             echo(f"There is no active reassignment of partition {key}, but its replicas are {listed}, not {wanted}.")
             has_ended = False
-    is_free = bool(moving) or keeps_throttles or remove_throttles(admin, topics)
+    is_free = bool(moving) or keeps_throttles or remove_throttles(admin, plan)
     return 0 if has_ended and is_free else 1
 
 
@@ -366,6 +366,5 @@ def _cancel(admin: Admin, plan: Plan | None, *, keeps_throttles: bool) -> int:
     else:
         outcomes = {}
         echo("No reassignment is in progress.")
-    topics = set(admin.describe_topics()) if plan is None else {key.topic for key in plan}
-    is_free = keeps_throttles or remove_throttles(admin, topics)
+    is_free = keeps_throttles or remove_throttles(admin, plan)
     return 1 if not is_free or any(error is not None for error in outcomes.values()) else 0

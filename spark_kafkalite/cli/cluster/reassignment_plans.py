@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 import click
 
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.printable import first_of
 
 Brokers = tuple[int, ...]
 Assignment = Mapping[TopicPartition, Brokers]
@@ -38,8 +39,7 @@ def check_live(
                 absent.setdefault(broker, []).append(key)
     if absent:
         named = "; ".join(
-            f"broker {broker}, which is to get {keys[0]}" + (f" and {len(keys) - 1} more" if len(keys) > 1 else "")
-            for broker, keys in sorted(absent.items())
+            f"broker {broker}, which is to get {first_of(keys, 1)}" for broker, keys in sorted(absent.items())
         )
         numbers = ", ".join(map(str, sorted(live)))
         raise NoPlan(f"not live: {named}. Start it, or name another; live are {numbers}. Nothing has been changed")

@@ -93,11 +93,6 @@ def set_throttle(admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], rat
     moving = {key: each for key, each in admin.list_partition_reassignments().items() if key.topic in topics}
     whole = {**{key: each.targets for key, each in moving.items()}, **plan}
     found = throttled(whole, sources_of(admin, whole, moving))
-    live = {node.node_id for node in admin.describe_cluster().brokers}
-    for broker in sorted(found.brokers & live):
-        admin.incremental_alter_configs([ConfigChange(name, "set", str(rate)) for name in RATES], broker_id=broker)
-    for broker in sorted(found.brokers - live):
-        said(f"broker {broker} is not live and gets no throttle; give the same command again when it is back")
     changes = {}
     for topic, lists in found.lists.items():
         values = [list_value(each) for each in lists]
@@ -114,6 +109,12 @@ def set_throttle(admin: Admin, plan: Mapping[TopicPartition, Sequence[int]], rat
                 admin.alter_topic_settings({topic: change})
             except InvalidConfig:
                 _throttle_all(admin, topic)
+    # After the lists: while there are any, no other command removes the rates.
+    live = {node.node_id for node in admin.describe_cluster().brokers}
+    for broker in sorted(found.brokers & live):
+        admin.incremental_alter_configs([ConfigChange(name, "set", str(rate)) for name in RATES], broker_id=broker)
+    for broker in sorted(found.brokers - live):
+        said(f"broker {broker} is not live and gets no throttle; give the same command again when it is back")
 
 
 def _throttle_all(admin: Admin, topic: str) -> None:
@@ -179,26 +180,91 @@ def held(
     return held, sorted(topics)
 
 
-def remove_throttles(admin: Admin, topics: Collection[str]) -> bool:
-    """Remove the throttles of topics of which nothing moves, and those of all brokers if nothing moves at all.
+def remove_throttles(admin: Admin, plan: Collection[TopicPartition] | None) -> bool:
+    """Remove the throttles of a plan's partitions that do not move (None: of all such partitions), and the rates of all
+    brokers when nothing moves.
 
-    Returns whether all that was to be removed is.
+    What the lists name of other partitions stays: another command may have throttled a plan that has not begun yet. So
+    do the rates then. Kafka's tool removes the lists of whole topics, and the rates, as soon as nothing moves. Returns
+    whether all that was to be removed is. Source: org.apache.kafka.tools.reassign.ReassignPartitionsCommand
+    (verifyAssignment, clearAllThrottles).
     """
     from spark_kafkalite.client.admin.configs import ConfigChange
 
-    moving = {key.topic for key in admin.list_partition_reassignments()}
-    ended = sorted(set(topics) - moving)
-    removed = {}
-    for topic, entries in admin.describe_topic_settings(ended, LISTS).items():
-        if names := [name for name, entry in entries.items() if name in LISTS and entry.value]:
-            removed[topic] = [ConfigChange(name, "delete") for name in names]
-    admin.alter_topic_settings(removed)
-    if removed:
-        said(f"the throttle of topic {', '.join(removed)} is removed")
-    return _remove_rates(admin, has_moves=bool(moving), had_throttle=bool(removed))
+    moving = _numbers_by_topic(admin.list_partition_reassignments())
+    ours = None if plan is None else _numbers_by_topic(plan)
+    topics = set(admin.describe_topics()) if ours is None else set(ours)
+    changes, parts = {}, set()
+    for topic, settings in admin.describe_topic_settings(sorted(topics), LISTS).items():
+        changed = []
+        for name in LISTS:
+            entries = _entries(settings.get(name))
+            ended = ended_entries(entries, None if ours is None else ours[topic], moving.get(topic, frozenset()))
+            if ended and len(ended) == len(entries):
+                changed.append(ConfigChange(name, "delete"))
+            elif ended:
+                parts.add(topic)
+                # Not "set": another command may append to the list at this moment.
+                changed.append(ConfigChange(name, "subtract", ",".join(ended)))
+        if changed:
+            changes[topic] = changed
+    admin.alter_topic_settings(changes)
+    if whole := sorted(changes.keys() - parts):
+        said(f"the throttle of topic {', '.join(whole)} is removed")
+    if parts:
+        said(f"the throttle of topic {', '.join(sorted(parts))} is removed for the partitions of this plan")
+    if moving:
+        needed = "other reassignments are in progress"
+    elif ours is not None and (waiting := _topics_of_waiting_plans(admin, ours)):
+        needed = (
+            f"topic {', '.join(waiting)} is throttled for a plan that has not begun; --verify of that plan removes it"
+        )
+    else:
+        needed = ""
+    return _remove_rates(admin, needed, had_throttle=bool(changes))
 
 
-def _remove_rates(admin: Admin, *, has_moves: bool, had_throttle: bool) -> bool:
+def _topics_of_waiting_plans(admin: Admin, ours: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the topics whose lists name replicas that are still to come, of other partitions than ``ours``."""
+    infos: Mapping[str, Any] = admin.describe_topics()
+    replicas = {
+        (name, str(each.partition)): {str(broker) for broker in each.replicas}
+        for name, info in infos.items()
+        for each in info.partitions
+    }
+    found = []
+    for topic, settings in admin.describe_topic_settings(sorted(infos), LISTS[1:]).items():
+        for entry in _entries(settings.get(LISTS[1])):
+            partition, _, broker = entry.strip().partition(":")
+            if partition not in ours.get(topic, ()) and broker not in replicas.get((topic, partition), broker):
+                found.append(topic)
+                break
+    return found
+
+
+def _numbers_by_topic(keys: Iterable[TopicPartition]) -> dict[str, set[str]]:
+    """Return the numbers of partitions by topic, as lists of throttled replicas have them."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for key in keys:
+        found[key.topic].add(str(key.partition))
+    return dict(found)
+
+
+def ended_entries(entries: Iterable[str], ours: Collection[str] | None, moving: Collection[str]) -> list[str]:
+    """Return what a topic's list of throttled replicas names of a plan that has ended, without what moves again.
+    ``ours`` are the plan's partitions of the topic (None: all there are), ``moving`` those that move."""
+
+    def has_ended(entry: str) -> bool:
+        partition = entry.partition(":")[0].strip()
+        if partition == _ALL:
+            return not moving
+        return partition not in moving and (ours is None or partition in ours)
+
+    return [each for each in entries if has_ended(each)]
+
+
+def _remove_rates(admin: Admin, needed: str, *, had_throttle: bool) -> bool:
+    """Remove the rates of all brokers, unless they are ``needed``: then that is the reason, and is printed."""
     from spark_kafkalite.client.admin.configs import ConfigChange
 
     removed, kept, is_done = [], [], True
@@ -209,7 +275,7 @@ def _remove_rates(admin: Admin, *, has_moves: bool, had_throttle: bool) -> bool:
             names = [name for name in RATES if name in entries and entries[name].source == _OF_BROKER]
             if not names:
                 continue
-            if has_moves:
+            if needed:
                 kept.append(broker)
                 continue
             admin.incremental_alter_configs([ConfigChange(name, "delete") for name in names], broker_id=broker)
@@ -223,7 +289,7 @@ def _remove_rates(admin: Admin, *, has_moves: bool, had_throttle: bool) -> bool:
     if removed:
         said(f"the throttle of broker {_numbers(removed)} is removed")
     if kept:
-        said(f"broker {_numbers(kept)} keeps its throttle: other reassignments are in progress")
+        said(f"broker {_numbers(kept)} keeps its throttle: {needed}")
     return is_done
 
 

@@ -16,6 +16,7 @@ from spark_kafkalite.cli.output import print_json, said, warn
 from spark_kafkalite.cli.recovery_text import show_recovery
 from spark_kafkalite.cli.registry_files import broker_directories
 from spark_kafkalite.errors import ConfigError, KafkaliteError
+from spark_kafkalite.printable import first_of
 
 if TYPE_CHECKING:
     from spark_kafkalite.cli.registry_files import BrokerDirectories
@@ -271,9 +272,7 @@ def _told_unread(unread: dict[TopicPartition, tuple[BrokerId, ...]]) -> str:
         for broker in brokers:
             by_broker[broker].append(key)
     each = "; ".join(
-        f"broker {broker} may have logs of {', '.join(map(str, keys[:5]))}"
-        + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
-        for broker, keys in sorted(by_broker.items())
+        f"broker {broker} may have logs of {first_of(keys, 5)}" for broker, keys in sorted(by_broker.items())
     )
     options = " ".join(f"--without {broker}" for broker in sorted(by_broker))
     return f"{each}, and was not read: ask it or name its file, too, or give up what it alone has: {options}"

@@ -20,7 +20,14 @@ from spark_kafkalite.cli.cluster.health import (
 )
 from spark_kafkalite.cli.cluster.moves import MovesInProgress, moves_of
 from spark_kafkalite.cli.cluster.next_failure import Stops, preferred, skew_text, stops_without
-from spark_kafkalite.cli.cluster.replica_logs import ReplicaLogs, ask_directories, logs_in, ranges_text
+from spark_kafkalite.cli.cluster.replica_logs import (
+    DamagedLog,
+    ReplicaLogs,
+    ask_directories,
+    damaged_logs,
+    logs_in,
+    ranges_text,
+)
 from spark_kafkalite.cli.options import ClientSettings, client_options, json_option, reachable_admin
 from spark_kafkalite.cli.output import echo, print_json, print_table, warn
 from spark_kafkalite.cli.rights import NOT_DESCRIBED
@@ -28,6 +35,7 @@ from spark_kafkalite.errors import KafkaliteError, UnsupportedVersion
 from spark_kafkalite.log.directories.fullness import WHAT_TO_DO, fullness_text, used_percent, warned_level
 from spark_kafkalite.log.files.fs import Space
 from spark_kafkalite.model import INTERNAL_TOPICS, TopicPartition
+from spark_kafkalite.printable import first_of
 
 if TYPE_CHECKING:
     from spark_kafkalite.client.admin.admin import Admin, ClusterDescription
@@ -47,7 +55,7 @@ class _Status(Health):
     eligible: Mapping[TopicPartition, tuple[int, ...]]
     # Why partitions have no leader, by the broker that was asked.
     why: Mapping[TopicPartition, Leaderless]
-    # The log directories of the brokers that answer, with the logs of partitions that are not wholly in sync.
+    # The log directories of the brokers that answer, with their logs.
     directories: Mapping[int, list[LogDirInfo]]
     warnings: list[str]
     moves: MovesInProgress
@@ -96,17 +104,12 @@ class _Status(Health):
     def topic_count(self) -> int:
         return len({key.topic for key in self.partitions})
 
-    def damaged(self) -> list[tuple[TopicPartition, int, tuple[tuple[int, int], ...]]]:
-        """Return the damaged logs: partition, broker and the ranges of offsets that it lacks, ends exclusive."""
-        return [
-            (key, broker, log.damaged)
-            for key, logs in sorted(self.logs.items())
-            for broker, log in logs.items()
-            if log.damaged
-        ]
+    def damaged(self) -> list[DamagedLog]:
+        """Return the damaged logs."""
+        return damaged_logs(self.logs, self.partitions, self.live - self.unreachable)
 
     def stopped(self) -> list[tuple[TopicPartition, int, str]]:
-        """Return the followers that copy nothing any more: partition, broker and why."""
+        """Return the replicas that copy nothing any more, or whose logs are not served: partition, broker and why."""
         return [
             (key, broker, log.why_stopped)
             for key, logs in sorted(self.logs.items())
@@ -154,7 +157,7 @@ def status(
 ) -> int:
     """Show the brokers, the controller, the number of leaders on each broker, and partitions without all replicas.
 
-    Of partitions that lack replicas, it names damaged logs, and followers that no longer copy. It also shows the
+    It names damaged logs, with what the brokers do about them, and followers that no longer copy. It also shows the
     reassignments in progress and their throttles, which brokers do not lead what they should, and what stops if one
     more broker fails.
 
@@ -199,6 +202,9 @@ def _warn(found: _Status) -> None:
                 else "all brokers are live, and copy what they lack as soon as there is a leader"
             )
         )
+    for broker, directories in sorted(found.directories.items()):
+        for path in (each.path for each in directories if each.error is not None):
+            warn(f"broker {broker}: log directory {path} is offline; ERROR lines of its log have the remedy")
     for broker, refusal in found.refusals():
         warn(f"broker {broker}: {refusal}")
     for broker, path, space in found.nearly_full():
@@ -219,8 +225,8 @@ def _look(admin: Admin) -> _Status:
         found = {}
     eligible = {key: each.eligible for key, each in found.items() if each.eligible}
     why = {key: each.leaderless for key, each in found.items() if each.leaderless is not None}
-    # A log that is damaged, or that is not copied any more, is not in sync.
-    directories = ask_directories(admin, not_whole, sorted(live - health.unreachable))
+    # A log may be damaged while all replicas are in sync.
+    directories = ask_directories(admin, None, sorted(live - health.unreachable))
     known = len(health.broker_ids)
     warnings = [
         *_of_brokers(admin, cluster, health.unreachable, known),
@@ -324,17 +330,20 @@ def _print(found: _Status) -> None:
 
 
 def _print_logs(found: _Status) -> None:
-    """Print which logs are damaged, and which followers have stopped."""
+    """Print which logs are damaged, and which replicas have stopped."""
     lines = []
-    for key, broker, ranges in found.damaged():
-        line = f"  {key}: the log of broker {broker} is damaged: it lacks offsets {ranges_text(ranges)}"
-        info = found.partitions.get(key)
-        if info is not None and info.leader == broker:
-            away = [each for each in info.replicas if each not in found.live or each in found.unreachable]
+    for log in found.damaged():
+        key = log.partition
+        line = f"  {key}: the log of broker {log.broker} is damaged: it lacks offsets {ranges_text(log.ranges)}"
+        if log.next:
+            line += f"\n    next: {log.next}"
+        if log.leads_on:
+            replicas = found.partitions[key].replicas
+            away = [each for each in replicas if each not in found.live or each in found.unreachable]
             start = f"start broker {_listed(away)}; where its log is lost for good: " if away else ""
             line += f"\n    what to do: {start}kafkalite cluster elect --unclean {key.topic}:{key.partition}"
         lines.append(line)
-    lines += [f"  {key}: broker {broker} has stopped following: {why}" for key, broker, why in found.stopped()]
+    lines += [f"  {key}: broker {broker} has stopped: {why}" for key, broker, why in found.stopped()]
     for line in lines[:_SHOWN]:
         echo(line)
     if len(lines) > _SHOWN:
@@ -354,8 +363,7 @@ def _listed(brokers: Iterable[int]) -> str:
 
 
 def _some(found: Iterable[object]) -> str:
-    names = sorted(map(str, found))
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return first_of(sorted(map(str, found)), _SHOWN)
 
 
 def _as_json(found: _Status) -> dict[str, Any]:
@@ -392,12 +400,13 @@ def _as_json(found: _Status) -> dict[str, Any]:
         "leaderless": [_leaderless(found, key) for key in found.leaderless()],
         "damaged": [
             {
-                "topic": key.topic,
-                "partition": key.partition,
-                "broker": broker,
-                "ranges": [list(each) for each in ranges],
+                "topic": log.partition.topic,
+                "partition": log.partition.partition,
+                "broker": log.broker,
+                "ranges": [list(each) for each in log.ranges],
+                "next": log.next,
             }
-            for key, broker, ranges in found.damaged()
+            for log in found.damaged()
         ],
         "stopped": [
             {"topic": key.topic, "partition": key.partition, "broker": broker, "reason": why}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -21,6 +21,9 @@ _LEAST_ROWS: Final = 2
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
 # Columns of brokers that a narrow terminal leaves out, the first of them first.
 _OPTIONAL: Final = ("OUT/S", "IN/S", "FREE", "REPLICAS", "LOOP-LAG", "LEADERS", "NOTE")
+# The same of topics, groups and partitions, whose names are cut to this before.
+_OPTIONAL_OF_NAMED: Final = ("MEMBERS", "STATE", "PARTITIONS", "REPLICAS", "LAG-SECONDS", "LEADER", "IN SYNC")
+_LEAST_NAME: Final = 24
 _FULL_FROM_PERCENT: Final = 85
 _LATE_FROM_MS: Final = 50
 
@@ -33,20 +36,21 @@ def drawn(view: View, width: int, height: int, seconds_ago: float) -> Renderable
     room = max(0, height - used)
     parts: list[RenderableType] = [_head(view, seconds_ago), _brokers(brokers, len(view.brokers), width)]
     if problems:
-        parts.append(_partitions(problems, len(view.partitions)))
+        parts.append(_partitions(problems, len(view.partitions), width))
     if width >= _SIDE_BY_SIDE_FROM:
         rows = max(_LEAST_ROWS, room - _TABLE_LINES)
         grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
         grid.add_column(ratio=2)
         grid.add_column(ratio=3)
-        grid.add_row(_topics(view.topics[:rows], view), _groups(view.groups[:rows], view))
+        left = width * 2 // 5
+        grid.add_row(_topics(view.topics[:rows], view, left - 2), _groups(view.groups[:rows], view, width - left - 2))
         parts.append(grid)
     else:
         each = max(_LEAST_ROWS, (room - 2 * _TABLE_LINES) // 2)
         # What one does not need the other may have.
         topics = min(len(view.topics), max(each, room - 2 * _TABLE_LINES - len(view.groups)))
         groups = max(_LEAST_ROWS, room - 2 * _TABLE_LINES - topics)
-        parts += [_topics(view.topics[:topics], view), _groups(view.groups[:groups], view)]
+        parts += [_topics(view.topics[:topics], view, width), _groups(view.groups[:groups], view, width)]
     return Group(*parts)
 
 
@@ -67,6 +71,8 @@ def _head(view: View, seconds_ago: float) -> Text:
     line.append(f"  cluster {printable(view.cluster_id or '-')}", "dim")
     if view.problem:
         line.append(f"\n{printable(view.problem)}", "bold red")
+    elif view.cluster_id is None:
+        line.append(f"\nthe brokers are asked for the first time: {seconds_ago:.0f} s", "yellow")
     elif seconds_ago > 3:
         line.append(f"\nthe last look was {seconds_ago:.0f} s ago", "yellow")
     else:
@@ -89,6 +95,22 @@ def _table(title: str, columns: Sequence[tuple[str, bool]], wide: str) -> Table:
             overflow="ellipsis",
             ratio=1 if heading == wide else None,
         )
+    return table
+
+
+def _named(title: str, columns: dict[str, list[Text]], is_left: Collection[str], width: int) -> Table:
+    """Return a table whose first column holds names: a narrow terminal leaves other columns out before it cuts names
+    below 24 characters."""
+    name = next(iter(columns))
+    longest = max([len(name), *(cell.cell_len for cell in columns[name])])
+    spared = max(0, longest - _LEAST_NAME)
+    for heading in _OPTIONAL_OF_NAMED:
+        if _width(columns) - spared <= width:
+            break
+        columns.pop(heading, None)
+    table = _table(title, [(heading, heading not in is_left) for heading in columns], name)
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*cells)
     return table
 
 
@@ -139,47 +161,45 @@ def _lag(p99_ms: float | None) -> Text:
     return Text("-" if p99_ms is None else f"{p99_ms:.1f} ms", "red" if late else "")
 
 
-def _topics(rows: Iterable[TopicRow], view: View) -> Table:
-    title = f"Topics by rate ({view.counts.get('topics', 0):,})"
-    table = _table(title, [("TOPIC", False), ("PARTITIONS", True), ("RECORDS", True), ("RECORDS/S", True)], "TOPIC")
-    for row in rows:
-        table.add_row(Text(printable(row.topic)), str(row.partitions), f"{row.records:,}", _rate(row.records_per_s))
-    return table
+def _topics(rows: Sequence[TopicRow], view: View, width: int) -> Table:
+    columns = {
+        "TOPIC": [Text(printable(row.topic)) for row in rows],
+        "PARTITIONS": [Text(str(row.partitions)) for row in rows],
+        "RECORDS": [Text(f"{row.records:,}") for row in rows],
+        "RECORDS/S": [Text(_rate(row.records_per_s)) for row in rows],
+    }
+    return _named(f"Topics by rate ({view.counts.get('topics', 0):,})", columns, ("TOPIC",), width)
 
 
-def _groups(rows: Iterable[GroupRow], view: View) -> Table:
+def _groups(rows: Sequence[GroupRow], view: View, width: int) -> Table:
     by = "growth of lag" if view.groups_by == BY_GROWTH else "lag"
-    table = _table(f"Groups by {by} ({view.counts.get('groups', 0):,})", [
-        ("GROUP", False), ("STATE", False), ("MEMBERS", True), ("LAG", True), ("GROWTH/S", True), ("LAG-SECONDS", True),
-    ], "GROUP")  # fmt: skip
-    for row in rows:
-        grows = row.growth_per_s is not None and row.growth_per_s > 0
-        table.add_row(
-            Text(printable(row.group)),
-            row.state or "-",
-            "-" if row.members is None else str(row.members),
-            f"{row.lag:,}",
-            Text("-" if row.growth_per_s is None else f"{row.growth_per_s:+,.1f}", "yellow" if grows else ""),
-            "-" if row.lag_seconds is None else f"{row.lag_seconds:,.1f}",
-        )
-    return table
+    columns = {
+        "GROUP": [Text(printable(row.group)) for row in rows],
+        "STATE": [Text(row.state or "-") for row in rows],
+        "MEMBERS": [Text("-" if row.members is None else str(row.members)) for row in rows],
+        "LAG": [Text(f"{row.lag:,}") for row in rows],
+        "GROWTH/S": [_growth(row.growth_per_s) for row in rows],
+        "LAG-SECONDS": [Text("-" if row.lag_seconds is None else f"{row.lag_seconds:,.1f}") for row in rows],
+    }
+    return _named(f"Groups by {by} ({view.counts.get('groups', 0):,})", columns, ("GROUP", "STATE"), width)
 
 
-def _partitions(rows: Iterable[PartitionRow], total: int) -> Table:
-    table = _table(f"Partitions that need action ({total:,})", [
-        ("TOPIC", False), ("PARTITION", True), ("PROBLEM", False), ("LEADER", True), ("REPLICAS", False),
-        ("IN SYNC", False),
-    ], "TOPIC")  # fmt: skip
-    for row in rows:
-        table.add_row(
-            Text(printable(row.topic)),
-            str(row.partition),
-            Text(row.problem, "bold red" if row.problem in (OFFLINE, REFUSES) else "yellow"),
-            "none" if row.leader < 0 else str(row.leader),
-            ",".join(map(str, row.replicas)),
-            ",".join(map(str, row.isr)),
-        )
-    return table
+def _growth(per_s: float | None) -> Text:
+    grows = per_s is not None and per_s > 0
+    return Text("-" if per_s is None else f"{per_s:+,.1f}", "yellow" if grows else "")
+
+
+def _partitions(rows: Sequence[PartitionRow], total: int, width: int) -> Table:
+    columns = {
+        "TOPIC": [Text(printable(row.topic)) for row in rows],
+        "PARTITION": [Text(str(row.partition)) for row in rows],
+        "PROBLEM": [Text(row.problem, "bold red" if row.problem in (OFFLINE, REFUSES) else "yellow") for row in rows],
+        "LEADER": [Text("none" if row.leader < 0 else str(row.leader)) for row in rows],
+        "REPLICAS": [Text(",".join(map(str, row.replicas))) for row in rows],
+        "IN SYNC": [Text(",".join(map(str, row.isr))) for row in rows],
+    }
+    is_left = ("TOPIC", "PROBLEM", "REPLICAS", "IN SYNC")
+    return _named(f"Partitions that need action ({total:,})", columns, is_left, width)
 
 
 def _rate(value: float | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from spark_kafkalite.cli.cluster.replica_logs import ask_logs, ranges_text
 from spark_kafkalite.client.admin.cluster import ClusterDescription
 from spark_kafkalite.client.admin.logs import LogDirInfo, ReplicaInfo
 from spark_kafkalite.client.network.metadata import Node, PartitionInfo, TopicInfo
-from spark_kafkalite.errors import RequestTimedOut
+from spark_kafkalite.errors import KafkaStorageError, RequestTimedOut
 from spark_kafkalite.model import TopicPartition
 
 EVENTS, CLICKS = TopicPartition("events", 0), TopicPartition("clicks", 0)
@@ -31,12 +31,15 @@ class FakeAdmin:
         logs: Mapping[int, Mapping[TopicPartition, ReplicaInfo]],
         free: Mapping[int, int] | None = None,
         refusals: Mapping[int, str] | None = None,
+        failed: Collection[int] = (),
     ) -> None:
-        """``free`` is what the disk of a broker has free, in percent; ``refusals`` why it takes no records."""
+        """``free`` is what the disk of a broker has free, in percent; ``refusals`` why it takes no records. The disks
+        of ``failed`` are offline."""
         self.logs = logs
         self.free = free or {}
         self.refusals = refusals or {}
-        self.asked: list[tuple[int, tuple[str, ...]]] = []
+        self.failed = failed
+        self.asked: list[tuple[int, list[str] | None]] = []
 
     def list_partition_reassignments(self, *, timeout_ms: int) -> dict[TopicPartition, object]:
         return {}
@@ -62,13 +65,14 @@ class FakeAdmin:
         raise RequestTimedOut("nobody answers")
 
     def describe_log_dirs(
-        self, brokers: list[int], *, topics: list[str], timeout_ms: int
+        self, brokers: list[int], *, topics: list[str] | None, timeout_ms: int
     ) -> dict[int, list[LogDirInfo]]:
         (broker,) = brokers
-        self.asked.append((broker, tuple(topics)))
+        self.asked.append((broker, topics))
         if broker not in self.logs:
             raise RequestTimedOut(f"broker {broker} does not answer")
-        return {broker: [LogDirInfo("/d", None, self.logs[broker], *self.room(broker), self.refusals.get(broker))]}
+        error = KafkaStorageError("offline") if broker in self.failed else None
+        return {broker: [LogDirInfo("/d", error, self.logs[broker], *self.room(broker), self.refusals.get(broker))]}
 
     def room(self, broker: int) -> tuple[int | None, int | None]:
         return (1000, 10 * self.free[broker]) if broker in self.free else (None, None)
@@ -105,11 +109,14 @@ def test_damaged_logs_and_stopped_followers_are_shown(monkeypatch: pytest.Monkey
         "    what to do: start broker 3; where its log is lost for good: kafkalite cluster elect --unclean events:0\n"
         in text
     )
-    assert f"  events-0: broker 2 has stopped following: {STOPPED}\n" in text
-    # Only of what is not in sync, and of those that answer.
-    assert admin.asked == [(1, ("events",)), (2, ("events",))]
+    assert f"  events-0: broker 2 has stopped: {STOPPED}\n" in text
+    assert "    next: broker 1 leads on, and reads of these offsets get KAFKA_STORAGE_ERROR; a replica that" in text
+    # Of all topics, and of those that answer.
+    assert admin.asked == [(1, None), (2, None)]
     found = json.loads(shown(monkeypatch, admin, "--json"))
-    assert found["damaged"] == [{"topic": "events", "partition": 0, "broker": 1, "ranges": [[500, 1000], [1200, 1201]]}]
+    (damaged,) = found["damaged"]
+    assert damaged.pop("next").startswith("broker 1 leads on, and reads")
+    assert damaged == {"topic": "events", "partition": 0, "broker": 1, "ranges": [[500, 1000], [1200, 1201]]}
     assert found["stopped"] == [{"topic": "events", "partition": 0, "broker": 2, "reason": STOPPED}]
 
 
@@ -118,6 +125,35 @@ def test_whole_logs_have_no_lines_and_a_damaged_follower_no_command(monkeypatch:
     assert "damaged" not in text and "stopped" not in text
     text = shown(monkeypatch, FakeAdmin({1: {EVENTS: log()}, 2: {EVENTS: log((0, 10))}}))
     assert "the log of broker 2 is damaged: it lacks offsets 0-9\n" in text and "what to do" not in text
+
+
+@pytest.mark.parametrize(
+    ("damaged", "follows"),
+    [
+        ((1,), {1: "broker 1 leaves the leadership to an in-sync broker (2), and copies these offsets"}),
+        ((2,), {2: "broker 2 copies these offsets from broker 1, which removes it from the ISR first"}),
+        (
+            (1, 2),
+            {
+                1: "broker 1 leads on, and reads of these offsets get KAFKA_STORAGE_ERROR; a replica that has them "
+                "leads as soon as it is in sync",
+                2: "broker 2 copies these offsets from broker 1, which is damaged too, as soon as that lacks nothing "
+                "from there on",
+            },
+        ),
+    ],
+)
+def test_a_damaged_log_whose_replicas_are_all_in_sync_is_named_with_what_follows(
+    monkeypatch: pytest.MonkeyPatch, damaged: Collection[int], follows: dict[int, str]
+) -> None:
+    admin = FakeAdmin({each: {CLICKS: log((3, 4)) if each in damaged else log()} for each in (1, 2)})
+    text = shown(monkeypatch, admin)
+    for broker, expected in follows.items():
+        line = f"  clicks-0: the log of broker {broker} is damaged: it lacks offsets 3-3\n    next: {expected}\n"
+        assert line in text
+    assert ("what to do" in text) == (len(damaged) == 2)
+    found = json.loads(shown(monkeypatch, admin, "--json"))["damaged"]
+    assert {each["broker"]: each["next"] for each in found} == follows
 
 
 def test_disks_that_are_nearly_full_are_shown_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +187,12 @@ def test_a_disk_that_takes_no_records_is_named_and_has_the_exit_code_of_its_lead
         assert "% full" not in errors
     found = json.loads(shown(monkeypatch, admin, "--json"))["brokers"]
     assert found[1]["logDirs"][0]["refusal"] == "log directory /d takes no records"
+
+
+def test_a_disk_that_has_failed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, errors = both(monkeypatch, FakeAdmin({1: {}, 2: {}}, failed={2}))
+    assert "kafkalite: warning: broker 2: log directory /d is offline; ERROR lines of its log" in errors
+    assert "broker 1: log directory" not in errors
 
 
 def test_a_broker_that_does_not_answer_hides_its_own_logs_alone() -> None:

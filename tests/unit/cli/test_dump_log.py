@@ -8,6 +8,8 @@ from crc32c import crc32c
 
 from spark_kafkalite.cli.main import run
 from spark_kafkalite.log.files.os_fs import OsFs
+from spark_kafkalite.log.files.small_files import partition_metadata, write_own_starts
+from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.records import kernel
 from spark_kafkalite.records.compression import ZSTD
 from spark_kafkalite.records.kernel import OpenBatch
@@ -291,6 +293,19 @@ def test_checkpoints_are_shown(log: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "2 entries announced, 1 found" in out
 
 
+def test_the_log_starts_that_a_broker_has_written_are_shown(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = log.parent / "kafkalite-log-starts"
+    write_own_starts(OsFs(), str(path), {TopicPartition("events", 7): 4})
+    code, out = dump(capsys, log.parent)
+    assert code == 0, out
+    assert "topic: events partition: 7 offset: 4" in out
+    assert f"OK {path}: 1 entries" in out
+    path.write_bytes(path.read_bytes().replace(b"7 4", b"7 5"))
+    code, out = dump(capsys, log.parent)
+    assert code == 1
+    assert f"DAMAGED {path}: its checksum is missing or wrong" in out
+
+
 def test_what_compaction_leaves_is_good(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     segment = log / "00000000000000000000.log"
     emptied = bytearray(batch(9, [b"gone"])[:61])
@@ -337,6 +352,16 @@ def test_symbolic_links_are_told_of_and_not_followed(log: Path, capsys: pytest.C
     # A directory that somebody names may be a link, as log.dirs may.
     code, out = dump(capsys, "--check", log.parent / "events-8")
     assert f"OK {log.parent}/events-8/00000000000000000000.log: 3 batches, 4 records" in out
+
+
+def test_a_directory_with_the_log_of_another_partition(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = log / "partition.metadata"
+    path.write_bytes(partition_metadata(bytes(range(16)), 7))
+    assert dump(capsys, log)[0] == 0
+    path.write_bytes(partition_metadata(bytes(range(16)), 8))
+    code, out = dump(capsys, "--check", log)
+    assert code == 1
+    assert f"DAMAGED {path}: the log is that of partition 8: give the directory its name back" in out
 
 
 def test_repair_follows_no_link(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

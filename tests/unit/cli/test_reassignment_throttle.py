@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from spark_kafkalite.cli.cluster.reassignment_room import busiest_bytes, shown_time
-from spark_kafkalite.cli.cluster.reassignment_throttle import LISTS, held, list_value, set_throttle, throttled
+from spark_kafkalite.cli.cluster.reassignment_throttle import (
+    LISTS,
+    ended_entries,
+    held,
+    list_value,
+    set_throttle,
+    throttled,
+)
 from spark_kafkalite.client.admin.configs import ConfigAdmin
 from spark_kafkalite.model import UNLIMITED_RATE, TopicPartition
 from spark_kafkalite.wire.primitives import MAX_STRING_BYTES
@@ -41,6 +48,16 @@ def test_a_throttle_from_before_holds_where_topics_name_the_replicas_of_a_plan()
     assert held(found, {"t": ({"1:1"}, {"0:2"}), "other": ({"7:2"}, ())}, rates) == ({}, [])
     assert held(found, {"t": ((), {"0:4"}), "other": ({"*"}, {"*"})}, rates) == ({1: 10}, ["other"])
     assert held(found, {"t": ({"*"}, {"*"})}, {}) == ({}, [])
+
+
+def test_a_plan_that_has_ended_takes_only_its_own_replicas_from_a_list() -> None:
+    entries = ["0:1", "1:2", "1:3", "10:1"]
+    assert ended_entries(entries, {"1"}, ()) == ["1:2", "1:3"]
+    # A partition of the plan that another plan moves by now.
+    assert ended_entries(entries, {"0", "1"}, {"1"}) == ["0:1"]
+    assert ended_entries(entries, None, {"0"}) == ["1:2", "1:3", "10:1"]
+    # All replicas of the topic: until none of it moves.
+    assert ended_entries(["*"], {"1"}, {"0"}) == [] != ended_entries(["*"], {"1"}, ())
 
 
 def test_the_busiest_broker_decides_how_long_it_takes() -> None:

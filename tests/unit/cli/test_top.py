@@ -74,6 +74,34 @@ def test_a_narrow_terminal_leaves_columns_of_brokers_out_and_cuts_none(width: in
             assert ("OUT/S" in headings) == (width == 200)
 
 
+@pytest.mark.parametrize("width", [50, 60, 80, 100, 130, 200])
+def test_a_narrow_terminal_leaves_columns_out_before_it_cuts_names_short(width: int) -> None:
+    topic, group = "orders-of-the-second-kind", "billing-of-the-second-kind"
+    shown = View(
+        "cluster",
+        1,
+        (),
+        (TopicRow(f"{topic}-{'x' * 99}", 100, 1_000_000, 12345.0),),
+        (GroupRow(f"{group}-{'x' * 99}", "PreparingRebalance", 12, 1, 1_000_000, 10.0, 1000.0),),
+        (PartitionRow(f"{topic}-{'x' * 99}", 100, UNDER_REPLICATED, 1, (1, 2, 3), (1,)),),
+        {},
+        0.0,
+    )
+    out = io.StringIO()
+    console = Console(file=out, width=width, height=40, force_terminal=True, color_system=None)
+    console.print(drawn(shown, width, 40, 0.0))
+    text = out.getvalue()
+    assert text.count(topic[:15]) == 2 and text.count(group[:20]) == 1
+    assert "1,000,000" in text and UNDER_REPLICATED in text and "LAG" in text
+    assert ("MEMBERS" in text) == (width in (100, 200)) and ("PARTITIONS" in text) == (width not in (50, 130))
+
+
+def test_the_first_look_shows_that_it_is_under_way() -> None:
+    out = io.StringIO()
+    Console(file=out, width=80, height=24).print(drawn(View(), 80, 24, 4.2))
+    assert "the brokers are asked for the first time: 4 s" in out.getvalue()
+
+
 def test_a_problem_is_shown_in_place_of_the_help() -> None:
     out = io.StringIO()
     Console(file=out, width=80, height=24).print(drawn(View(problem="no broker answers"), 80, 24, 0.0))
