@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import unicodedata
+from collections.abc import Sequence
 from typing import Final
 
 # Control characters, invisible marks of format, lone surrogates, separators of lines and paragraphs.
@@ -52,6 +53,12 @@ def _shown(character: str) -> str:
     if character in _SHORT:
         return _SHORT[character]
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def first_of(items: Sequence[object], most: int, what: str = "") -> str:
+    """Return the first items with commas, and how many more there are, of ``what``: ``a, b and 5 more files``."""
+    more = f" and {len(items) - most} more {what}".rstrip() if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + more
 
 
 class PrintableFormatter(logging.Formatter):

@@ -13,7 +13,6 @@ as ``/run/secrets/client.jks`` are shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
 # As org.apache.spark.util.Utils has it, so that people know what they see.
@@ -80,11 +79,6 @@ class ShownSettings(dict[str, Any]):
         return f"{{{shown}}}"
 
     __str__ = __repr__
-
-
-def shown_settings(settings: Mapping[str, object]) -> str:
-    """Return settings as ``name=value`` with commas, secrets replaced."""
-    return ", ".join(f"{shown_name(name)}={shown_value(name, value)}" for name, value in settings.items())
 
 
 def _shortened(text: str) -> str:

@@ -38,7 +38,14 @@ from spark_kafkalite.security.kerberos_errors import (
     minor_code,
     says_kdc_is_away,
 )
-from spark_kafkalite.security.token_keeper import TOKEN_WAIT_S, NoTokenInTime, RefreshRules, TokenKeeper, keeper_of
+from spark_kafkalite.security.token_keeper import (
+    TOKEN_WAIT_S,
+    NoTokenInTime,
+    RefreshRules,
+    TokenKeeper,
+    keeper_of,
+    lives,
+)
 from spark_kafkalite.security.tokens import HeldToken
 from spark_kafkalite.version import install_command
 
@@ -216,7 +223,7 @@ class KerberosLogin:
         ``within_s`` at most.
 
         Raises SaslAuthenticationFailed with the reason when there are no credentials, BrokerUnreachable for an outage
-        of the KDC, ConfigError without libraries.
+        of the KDC and where the ticket expires meanwhile, ConfigError without libraries.
         """
         gssapi, _ = libraries()
         named = f"{self._service}/{host}" if self._canonicalizes else service_principal(self._service, host)
@@ -227,11 +234,23 @@ class KerberosLogin:
             service=named.removesuffix("@"),
         )
         until_s = time.monotonic() + within_s
+        token: HeldToken | None = None
 
         def ask(step: Callable[[], T]) -> T:
             wait_s = max(0.0, min(TOKEN_WAIT_S, until_s - time.monotonic()))
+            used = token if token is not None and lives(token) else None
             with self._telling_of_outages():
-                return _asked_in_time(step, failure, wait_s)
+                try:
+                    return _asked_in_time(step, failure, wait_s)
+                except KdcUnavailable:
+                    raise
+                except SaslAuthenticationFailed as error:
+                    if used is None or lives(used):
+                        raise
+                    raise BrokerUnreachable(
+                        f"the Kerberos ticket of {failure.principal} has expired while a connection used it; the next "
+                        "connection gets a new one"
+                    ) from error
 
         def ask_kdc(step: Callable[[], T]) -> T:
             found = ask(step)

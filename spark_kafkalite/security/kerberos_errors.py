@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.security.tokens import open_at_once
 
 _BASE: Final = -1765328384
@@ -159,8 +160,7 @@ def explain(code: int, said: str, failure: Failure) -> str:
         )
     if code in (_KEYTAB_NOT_FOUND, NO_CREDENTIALS, _NO_SERVICE_KEY, *_UNREADABLE) and failure.keytab:
         names = sorted(set(principals_in(failure.keytab)))
-        more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-        has = f"it has {', '.join(names[:_MOST_SHOWN])}{more}" if names else "it has no keys, or is no keytab"
+        has = f"it has {first_of(names, _MOST_SHOWN)}" if names else "it has no keys, or is no keytab"
         return f"the keytab {failure.keytab} has no key of {who}: {has}"
     if code == DEFECTIVE_TOKEN:
         return (

@@ -1,8 +1,8 @@
-"""The security settings of a client, under Kafka's names, and what they amount to: a :class:`SecurityConfig`.
+"""The security settings of a client, under Kafka's names; ``client_security`` makes a ``ClientSecurity`` of them.
 
 ``security.protocol`` decides whether a connection is encrypted (``ssl.*``) and whether it authenticates by SASL
 (``sasl.*``). Settings of the JVM that mean nothing in Python are known, and warned about when given. A setting of kind
-"password" is a secret: its value appears in no error text, and :class:`SecurityConfig` has no text of its fields.
+"password" is a secret: its value appears in no error text.
 
 In addition to Kafka's: ``sasl.username`` and ``sasl.password`` (librdkafka's names; they save a JAAS line),
 ``sasl.token.file`` and ``sasl.token.provider``; and of librdkafka ``sasl.kerberos.keytab`` and

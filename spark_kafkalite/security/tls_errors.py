@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_kafkalite.errors import HandshakeFailed, SslHandshakeFailed
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.security.certificate import ends_s
 from spark_kafkalite.security.tls_records import is_tls
 
@@ -203,8 +204,7 @@ def _names(certificate: Mapping[str, Any]) -> str:
         if not common:
             return ", and names none"
         names = common
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f", but for {', '.join(_safe(name) for name in names[:_MOST_NAMES])}{more}"
+    return f", but for {first_of([_safe(name) for name in names], _MOST_NAMES)}"
 
 
 def _name(name: Any) -> str:

@@ -109,11 +109,11 @@ class TokenKeeper:
         """
         held = self._held
         if self._source.is_cheap:
-            return held if held is not None and _lives(held) else self._source.fetch()
+            return held if held is not None and lives(held) else self._source.fetch()
         with self._changed:
             self._users.add(user)
             held = self._held
-            if held is not None and _lives(held):
+            if held is not None and lives(held):
                 self._run_thread()
                 return held
             self._is_wanted = True
@@ -126,8 +126,8 @@ class TokenKeeper:
         Returns whether the next connection will do without an identity provider.
         """
         with self._changed:
-            if token.expires_at_s is None or not _lives(token):
-                return self._source.is_cheap or (self._held is not None and _lives(self._held))
+            if token.expires_at_s is None or not lives(token):
+                return self._source.is_cheap or (self._held is not None and lives(self._held))
             if self._held is not None and (self._held.expires_at_s or 0.0) >= token.expires_at_s:
                 return True
             self._held = token
@@ -149,13 +149,13 @@ class TokenKeeper:
         before = self._attempts
 
         def has_come() -> bool:
-            return self._attempts != before or (self._held is not None and _lives(self._held))
+            return self._attempts != before or (self._held is not None and lives(self._held))
 
         if not self._changed.wait_for(has_come, wait_s):
             raise NoTokenInTime(f"{self._source}: no token came within {wait_s:.0f} s")
         held = self._held
         # A new one need not live: it seems to have expired when the clock here is ahead. The broker decides.
-        if held is None or (str(self._failure) and not _lives(held)):
+        if held is None or (str(self._failure) and not lives(held)):
             raise type(self._failure)(str(self._failure))
         return held
 
@@ -190,7 +190,7 @@ class TokenKeeper:
     def _next_due_s(self, *, has_failed: bool) -> float | None:
         """Return when to fetch the next token in advance; None when it is fetched only on demand."""
         now_s = time.time()
-        if self._held is None or self._held.expires_at_s is None or not _lives(self._held):
+        if self._held is None or self._held.expires_at_s is None or not lives(self._held):
             return None
         if has_failed:
             return now_s + _RETRY_PAUSE_S
@@ -220,7 +220,7 @@ class TokenKeeper:
         except Exception as error:  # a mistake of ours: the caller that waits must hear of it
             failure = SaslAuthenticationFailed(f"{self._source}: {type(error).__name__}")
             _LOG.debug("fetching a token", exc_info=True)
-        if self._held is not None and _lives(self._held):
+        if self._held is not None and lives(self._held):
             _LOG.warning("no new token: %s. The present one is used until it expires", failure)
         return None, failure
 
@@ -240,7 +240,7 @@ def keeper_of(source: TokenSource, rules: RefreshRules) -> TokenKeeper:
         return keeper
 
 
-def _lives(token: HeldToken) -> bool:
+def lives(token: HeldToken) -> bool:
     """Whether the token is known to be valid for now; a token without an expiry time serves one connection only."""
     return token.expires_at_s is not None and time.time() < token.expires_at_s
 

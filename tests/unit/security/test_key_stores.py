@@ -234,7 +234,8 @@ def test_no_file_and_no_descriptor_is_left(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = set(os.listdir("/proc/self/fd"))
     connects(ssl_keystore_key=made().key, ssl_keystore_certificate_chain=made().chain)
-    assert set(os.listdir("/proc/self/fd")) == before
+    # What earlier tests have left to the collector may be closed meanwhile.
+    assert set(os.listdir("/proc/self/fd")) <= before
     assert list(tmp_path.iterdir()) == []
 
 

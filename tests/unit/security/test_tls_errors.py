@@ -25,7 +25,6 @@ from tests.seeds import SEED, SOAK
 from tests.unit.security.tls_pairs import HOST, Pair, move, parsed, pem_of, server_context, trusting
 
 VERSIONS = ("TLSv1.2", "TLSv1.3")
-TODAY = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
 
 
 @cache
@@ -36,6 +35,14 @@ def authority() -> trustme.CA:
 @cache
 def stranger() -> trustme.CA:
     return trustme.CA(organization_name="Theirs")
+
+
+@pytest.fixture
+def today(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The time that refusals name. The real day may end between an import and a test."""
+    now = datetime.datetime(2026, 11, 30, 23, 59, tzinfo=datetime.UTC)
+    monkeypatch.setattr("spark_kafkalite.security.tls_errors.time.time", now.timestamp)
+    return "2026-11-30 23:59 UTC"
 
 
 def refusal(client: ssl.SSLContext, server: ssl.SSLContext, host: str = HOST) -> str:
@@ -76,11 +83,11 @@ def test_the_server_learns_why_and_sees_no_byte_of_data() -> None:
         both.server.handshake()
 
 
-def test_a_certificate_that_has_expired() -> None:
+def test_a_certificate_that_has_expired(today: str) -> None:
     past = datetime.datetime(2024, 3, 1, 12, tzinfo=datetime.UTC)
     server = server_context(authority(), not_before=past - datetime.timedelta(9), not_after=past)
     text = refusal(trusting(authority()), server)
-    assert "the broker's certificate has expired: it ended on 2024-03-01 12:00 UTC, and today is " + TODAY in text
+    assert f"the broker's certificate has expired: it ended on 2024-03-01 12:00 UTC, and today is {today}" in text
 
 
 def test_a_certificate_that_is_not_valid_yet() -> None:
@@ -158,13 +165,15 @@ def test_an_intermediate_authority_that_has_expired(tmp_path: Path) -> None:
     assert "the certificate of Between, which it depends on, has expired: it ended on 2024-03-01 12:00 UTC" in text
 
 
-def test_texts_without_what_the_interpreter_tells_of_the_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_without_what_the_interpreter_tells_of_the_certificate(
+    monkeypatch: pytest.MonkeyPatch, today: str
+) -> None:
     monkeypatch.setattr("spark_kafkalite.security.tls_errors._unverified_chain", lambda _connection: [])
     assert "the broker's certificate is not trusted" in refusal(trusting(authority()), server_context(stranger()))
     assert "is not for this host; connect by" in refusal(trusting(authority()), server_context(authority()), "other")
     past = datetime.datetime(2024, 3, 1, tzinfo=datetime.UTC)
     server = server_context(authority(), not_before=past - datetime.timedelta(9), not_after=past)
-    assert f"the broker's certificate, or one that it depends on, has expired; today is {TODAY}" in refusal(
+    assert f"the broker's certificate, or one that it depends on, has expired; today is {today}" in refusal(
         trusting(authority()), server
     )
 
