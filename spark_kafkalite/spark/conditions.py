@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from spark_kafkalite.errors import KafkaliteError
-from spark_kafkalite.printable import printable
+from spark_kafkalite.printable import first_of, printable
 from spark_kafkalite.redaction import shown_name, shown_value
 
 INVALID_OPTION: Final = "KAFKALITE_INVALID_OPTION"
@@ -78,5 +78,4 @@ def one_line(text: str) -> str:
 
 def listed(items: Sequence[object]) -> str:
     """Return the items with commas; of many the first ten, since a topic may have thousands of partitions."""
-    more = len(items) - _LONGEST_LIST
-    return ", ".join(map(str, items[:_LONGEST_LIST])) + (f" and {more} more" if more > 0 else "")
+    return first_of(items, _LONGEST_LIST)

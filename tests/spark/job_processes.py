@@ -15,6 +15,7 @@ from spark_kafkalite.jobs.program.faults import VARIABLE
 from spark_kafkalite.processes.child_process import ChildProcess
 from tests.patience import PATIENCE_S
 from tests.pool.names import own_numbers
+from tests.pool.process_tree import status_of
 
 from .class_archive import java_options
 
@@ -109,7 +110,8 @@ def await_stopped(destination: Path, job: JobProcess) -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    status = status_of(pid)
+    return status is not None and status.state == "T"
 
 
 def wake(pid: int) -> None:

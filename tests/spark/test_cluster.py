@@ -84,7 +84,7 @@ def test_leaders_move_and_neither_query_nor_read_nor_write_notices(
     until_now = topics.stream(source, **AVAILABLE_NOW_OPTIONS)
     sending = Numbers(topics, source)
     try:
-        wait_until(lambda: bool(copying.recentProgress), "the first batch of the copy")
+        wait_until(lambda: bool(copying.recentProgress), "the first batch of the copy", patience_s=QUERY_PATIENCE_S)
         for end, read in (
             (cluster.kill, lambda: topics.values(source)),
             (cluster.stop, lambda: topics.run(until_now, str(tmp_path / "available-now"))),

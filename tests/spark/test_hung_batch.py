@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import Row
 
 from spark_kafkalite.spark import install_listener
+from tests.interop.monitoring.prometheus_server import Prometheus, need_prometheus
 from tests.patience import wait_until
 
 from .topics import Topics
@@ -16,9 +17,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.debian]
 
 
 def test_a_batch_that_hangs_fires_the_alerts_of_queries(topics: Topics, checkpoint: str, tmp_path: Path) -> None:
-    # It needs YAML, which the environments of older Sparks lack.
-    from tests.interop.monitoring.prometheus_server import Prometheus, need_prometheus
-
     need_prometheus()
     listener = install_listener(topics.spark)
     topic = topics.new()

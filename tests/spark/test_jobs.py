@@ -191,7 +191,7 @@ def test_replay_of_offsets_that_are_not_there_fails(topics: Topics, tmp_path: Pa
     topic = topics.new()
     topics.fill(topic, ["a"])
     arguments = ("--topic", topic, "--from-offsets", '{"0": 5}', "--destination", str(tmp_path))
-    assert "the start 5 is not in the log, which holds offsets 0 to 1" in failure(replay, topics, *arguments)
+    assert "--from-offsets 5 is not in the log, which holds offsets 0 to 1" in failure(replay, topics, *arguments)
 
 
 @pytest.mark.any_spark

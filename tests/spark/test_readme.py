@@ -1,4 +1,7 @@
-"""What README.md shows works as it stands there: a newcomer's first row, a stream, a load and a replay."""
+"""What README.md shows works as it stands there: a newcomer's first row, a stream, a load and a replay.
+
+So does the test of a Spark job in docs/testing.md.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,15 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
 from spark_kafkalite.jobs import hadoop_load, replay
+from spark_kafkalite.processes.cluster import BrokerProcess
 from spark_kafkalite.processes.free_ports import free_ports
 from tests.paths import PROJECT
 
@@ -88,3 +94,15 @@ def test_the_load_and_the_replay_run(topics: Topics, tmp_path: Path, monkeypatch
     assert create == "kafkalite topics create --topic events-again"
     assert "replayed 2 records" in run(again, replay.main)
     assert "0 records" in run(again, replay.main) and topics.values(target) == ["one", "two"]
+
+
+def test_the_test_of_a_job_passes(spark: SparkSession, kafkalite_broker: BrokerProcess, tmp_path: Path) -> None:
+    blocks = re.findall(r"(?ms)^```python\n(.*?)^```$", (PROJECT / "docs" / "testing.md").read_text())
+    session, job = [block for block in blocks if "spark." in block and "BrokerProcess" not in block]
+    names: dict[str, Any] = {}
+    exec(job, names)
+    names["test_a_second_run_copies_only_what_is_new"](spark, kafkalite_broker, tmp_path)
+    # The settings that the first program has; the session of this run is made with others.
+    settings = re.findall(r'\.config\("(.*?)"', block("A first row", "python"))
+    assert set(settings) < set(re.findall(r'\.config\("(.*?)"', session))
+    compile(session, "conftest.py", "exec")

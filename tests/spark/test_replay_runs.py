@@ -10,6 +10,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from spark_kafkalite.records import layout
 from tests.interop.support.raw_client import RawClient
 from tests.lab.batches import make_batch
 from tests.patience import PATIENCE_S, wait_until
+from tests.pool.process_tree import tree
 from tests.seeds import SEED, SOAK
 
 from .job_processes import JobProcess, wait_for_job
@@ -181,7 +183,7 @@ def test_a_time_is_named_as_it_was_given(topics: Topics, tmp_path: Path) -> None
     topics.fill(source, ["b"], timestamp_ms=2_000)
     arguments = ("--topic", source, "--from-timestamp", "1970-01-01T00:00:01.5Z", "--destination", str(tmp_path))
     said = failure(replay, topics, *arguments, "--to-offsets", '{"0": 0}')
-    assert "the time of --from-timestamp, 1970-01-01T00:00:01.500+00:00, lies beyond the end 0" in said
+    assert "the time of --from-timestamp, 1970-01-01T00:00:01.500+00:00, lies beyond --to-offsets 0" in said
 
 
 # Kills ----------------------------------------------------------------------------------------------------------------
@@ -326,15 +328,9 @@ if SOAK:  # These take long, and a skip would say that something is missing here
 
 def executors_of(pid: int) -> list[int]:
     """Return the executors' processes among those that a process has started, or what it has started has."""
-    found, left = [], [pid]
-    while left:
-        parent = left.pop()
-        for task in Path(f"/proc/{parent}/task").iterdir():
-            children = [int(each) for each in (task / "children").read_text().split()]
-            left += children
-            found += [
-                each
-                for each in children
-                if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{each}/cmdline").read_bytes()
-            ]
+    found = []
+    for each in tree(pid):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{each}/cmdline").read_bytes():
+                found.append(each)
     return found

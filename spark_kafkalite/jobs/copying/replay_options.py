@@ -175,13 +175,13 @@ class AskedRange:
             start, end = bounds_of_batches(checkpoint, self.topic, self.span, bounds)
         elif self.from_offsets is not None:
             check_all_named(self.topic, bounds, self.from_offsets)
-            start = bound_of_offsets("the start", self.topic, self.from_offsets, bounds)
+            start = bound_of_offsets("--from-offsets", self.topic, self.from_offsets, bounds)
         else:
             start = _at_time(admin, bounds, "--from-timestamp", cast(int, self.from_timestamp))
         if self.to_timestamp is not None and not self.exact_time:
             end = _at_time(admin, bounds, "--to-timestamp", self.to_timestamp)
         elif self.to_offsets is not None:
-            end = bound_of_offsets("the end", self.topic, self.to_offsets, bounds)
+            end = bound_of_offsets("--to-offsets", self.topic, self.to_offsets, bounds)
         plan = plan_replay(start, end or Bound("the end of the log, offset"), logs)
         if not plan.ranges:
             click.echo(nothing_to_replay(self.topic, bounds, start.offsets, self.from_timestamp), err=True)

@@ -30,8 +30,8 @@ from spark_kafkalite.manifests.manifest_checkpoint import published_files
 from spark_kafkalite.model import IsolationLevel, TopicPartition
 from spark_kafkalite.spark.options.options import reader_options
 from spark_kafkalite.spark.reading.cluster_offsets import ClusterOffsets
-from spark_kafkalite.spark.reading.offset_ranges import limited
-from spark_kafkalite.spark.reading.range_bytes import Sampler, limited_by_bytes
+from spark_kafkalite.spark.reading.range_bytes import Sampler
+from spark_kafkalite.spark.reading.trigger_limits import limited, limited_by_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

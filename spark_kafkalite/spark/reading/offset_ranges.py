@@ -1,4 +1,4 @@
-"""Offsets and ranges: the rate limit, the split into tasks, and what counts as data loss. Pure arithmetic.
+"""Offsets and ranges: the split into tasks, and what counts as data loss. Pure arithmetic.
 
 Offsets map a topic-partition to the *next* offset to read. Ranges include ``start_offset`` and exclude ``end_offset``.
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.spark.conditions import (
     LOSS_ADDED_NOT_FROM_ZERO,
     LOSS_INITIAL_NOT_FOUND,
@@ -22,7 +23,6 @@ from spark_kafkalite.spark.reading.data_loss import DataLoss, LossCause, gone_by
 
 Offsets = dict[TopicPartition, int]
 
-_LONG_MAX: Final = 2**63 - 1
 # For how long a topic that was there must be unknown to the brokers before it counts as deleted: one that has just
 # started knows nothing at first.
 UNKNOWN_GRACE_S: Final = 10.0
@@ -53,30 +53,6 @@ class OffsetRange:
 
     def __str__(self) -> str:
         return f"{self.topic_partition}[{self.start_offset}, {self.end_offset})"
-
-
-# Rate limits --------------------------------------------------------------------------------------------------------
-
-
-def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """Return the end offsets of a batch of about ``limit`` offsets, shared out in proportion to what is waiting.
-
-    ``start`` covers every partition of ``end``. No partition that has anything is starved, so that the batch may pass
-    the limit by one offset for each tiny partition. Source: KafkaMicroBatchStream.rateLimit.
-    """
-    sizes = {tp: until - start[tp] for tp, until in end.items() if until > start[tp]}
-    total = sum(sizes.values())
-    if total < 1:
-        return dict(end)
-    limited_end: Offsets = {}
-    for tp, until in end.items():
-        if tp not in sizes:
-            limited_end[tp] = until
-            continue
-        # Whole numbers, where the JVM's doubles lose precision above 2^53.
-        share = max(1, limit * sizes[tp] // total)
-        limited_end[tp] = min(until, start[tp] + share, _LONG_MAX)
-    return limited_end
 
 
 def waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
@@ -207,5 +183,4 @@ def losses(
 
 
 def _named(partitions: Iterable[TopicPartition]) -> str:
-    names = [str(tp) for tp in partitions]
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return first_of(list(partitions), 20)

@@ -1,4 +1,4 @@
-"""Bytes of ranges: the limit of a batch (``maxBytesPerTrigger``) and the split into tasks (``maxBytesPerPartition``).
+"""Bytes of ranges, for the limit of a batch (``trigger_limits``) and the split into tasks (``maxBytesPerPartition``).
 
 Bytes are those of the log: compressed, with everything that belongs to a batch, as files of other sources count. Kafka
 does not report them for a range of offsets. So they are measured at a few places (a *sample* is the result of a short
@@ -89,35 +89,6 @@ def measured(
 
 def _stretches(samples: Iterable[LogSample]) -> list[tuple[int, float]]:
     return [(each.start_offset, each.size_bytes / (each.end_offset - each.start_offset)) for each in samples]
-
-
-def limited_by_bytes(sampler: Sampler, start: Offsets, end: Offsets, limit_bytes: int) -> Offsets:
-    """Return the end offsets of a batch of about ``limit_bytes``, shared out in proportion to the bytes that wait.
-
-    ``start`` covers every partition of ``end``. No partition that has anything is starved, so that the batch may pass
-    the limit by one record of each.
-    """
-    whole = {tp: (start[tp], until) for tp, until in end.items() if until > start[tp]}
-    if not whole:
-        return end
-    begins = sampler({tp: first for tp, (first, _) in whole.items()})
-    # What lies far behind the batch to come says nothing of it: where it would end by its first records, it is looked
-    # at more closely.
-    near = _within(whole, measured(sampler, whole, 1, begins), limit_bytes)
-    batch = _within(near, measured(sampler, near, PLACES, begins), limit_bytes)
-    return {**end, **{tp: until for tp, (_, until) in batch.items()}}
-
-
-def _within(
-    ranges: Mapping[TopicPartition, tuple[int, int]], sizes: Mapping[TopicPartition, RangeBytes], limit_bytes: int
-) -> dict[TopicPartition, tuple[int, int]]:
-    total = sum(size.size_bytes for size in sizes.values())
-    if total <= limit_bytes:
-        return dict(ranges)
-    return {
-        tp: (first, min(until, max(first + 1, sizes[tp].offset_at(sizes[tp].size_bytes * limit_bytes / total))))
-        for tp, (first, until) in ranges.items()
-    }
 
 
 def cut_by_bytes(

@@ -6,7 +6,7 @@ view, a DataFrame in a notebook. Spark asks the source nothing then, and only th
 finds out: it has the plan's own name and the ends that were looked up (:class:`PlanEnds`). A host that runs it for two
 different executions (actions) of Spark asks the brokers for the ends again, and warns of records that the plan lacks.
 
-The first execution costs two small files. On a cluster the first task may run on another host each time; then the
+The first execution costs a small file. On a cluster the first task may run on another host each time; then the
 warning comes with the first host that runs it twice. Nothing here ever fails a task.
 """
 
@@ -69,13 +69,11 @@ class FirstTask(ReadTask):
 
 
 def is_repeated(planned: PlanEnds, execution: str, seen: SaidBefore) -> bool:
-    """Whether a plan was executed before this execution, as far as ``seen`` knows; both are noted there.
+    """Whether the last execution of a plan, as far as ``seen`` knows, was another one than this. ``seen`` notes this.
 
     One execution may run a task several times: in a retry, or in stages of which one takes samples for the other.
     """
-    is_known_execution = seen.held_back(f"{planned.plan} {execution}", once=True) is None
-    is_known_plan = seen.held_back(planned.plan, once=True) is None
-    return is_known_plan and not is_known_execution
+    return seen.is_used_again(planned.plan, execution)
 
 
 def warn_if_repeated(plan: ReadPlan, task: FirstTask) -> None:

@@ -52,13 +52,13 @@ from spark_kafkalite.spark.reading.known_topics import KnownTopics
 from spark_kafkalite.spark.reading.offset_json import from_json, to_json
 from spark_kafkalite.spark.reading.offset_ranges import (
     Offsets,
-    limited,
     losses,
     ranges_between,
     waiting,
 )
 from spark_kafkalite.spark.reading.read_plan import ReadPlan, tasks_of
 from spark_kafkalite.spark.reading.seen_epochs import SeenEpochs
+from spark_kafkalite.spark.reading.trigger_limits import limited, limited_by_bytes
 from spark_kafkalite.spark.reading.trigger_pace import TriggerPace
 from spark_kafkalite.spark.tracebacks import without_frames
 from spark_kafkalite.spark.workers.worker_log import say
@@ -279,8 +279,6 @@ class KafkaliteStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
         if self._options.max_bytes_per_trigger is not None:
-            from spark_kafkalite.spark.reading.range_bytes import limited_by_bytes
-
             end = limited_by_bytes(self._lookup.samples, begin, end, self._options.max_bytes_per_trigger)
         return end
 

@@ -31,7 +31,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from spark_kafkalite.spark.conditions import one_line
 from spark_kafkalite.spark.watching.post_box import PostedWarning, post
@@ -45,9 +45,14 @@ _LOG = logging.getLogger("spark_kafkalite.spark")
 _AGAIN_AFTER_S: Final = 60.0
 # Texts are told apart by so many slots, which bounds what is kept: two in one slot forget each other.
 _SLOTS: Final = 1024
+_Found = TypeVar("_Found")
 _LEVELS: Final = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _LONGEST_SUBJECT: Final = 200
 LEVEL_VARIABLE: Final = "KAFKALITE_LOG_LEVEL"
+
+
+def _key_of(text: str) -> hashlib.blake2b:
+    return hashlib.blake2b(text.encode(errors="replace"), digest_size=16)
 
 
 class SaidBefore:
@@ -64,30 +69,44 @@ class SaidBefore:
 
         ``once``: the text is logged once, and suppressed from then on.
         """
-        key = hashlib.blake2b(text.encode(errors="replace"), digest_size=16)
+        return self._change(text, lambda kept, key: self._next(kept, key, once))
+
+    def is_used_again(self, name: str, use: str) -> bool:
+        """Note this use of a name. Return whether the last one that was noted was another one."""
+        use_key = _key_of(use).hexdigest()
+
+        def change(kept: str, key: str) -> tuple[str, bool]:
+            before = kept.split()[:2]
+            return f"{key} {use_key} 0", before[:1] == [key] and before != [key, use_key]
+
+        return self._change(name, change)
+
+    def _change(self, text: str, change: Callable[[str, str], tuple[str, _Found]]) -> _Found:
+        """Have ``change`` make the new content of the text's slot of the old one and the text's key. Return what it
+        has found."""
+        key = _key_of(text)
         slot = int.from_bytes(key.digest()[:2], "big") % _SLOTS
         if self._directory is not None:
             try:
-                return self._in_file(slot, key.hexdigest(), once)
+                return self._change_file(slot, key.hexdigest(), change)
             except OSError:
                 # Spark deletes the directory at the application's end, and a disk may be full.
                 self._directory = None
-        kept, due = self._next(self._slots.get(slot, ""), key.hexdigest(), once)
-        self._slots[slot] = kept
-        return due
+        self._slots[slot], found = change(self._slots.get(slot, ""), key.hexdigest())
+        return found
 
-    def _in_file(self, slot: int, key: str, once: bool) -> int | None:
+    def _change_file(self, slot: int, key: str, change: Callable[[str, str], tuple[str, _Found]]) -> _Found:
         assert self._directory is not None
         self._directory.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(self._directory / str(slot), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            kept, due = self._next(os.pread(descriptor, 200, 0).decode("ascii", "replace"), key, once)
+            kept, found = change(os.pread(descriptor, 200, 0).decode("ascii", "replace"), key)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, kept.encode(), 0)
         finally:
             os.close(descriptor)
-        return due
+        return found
 
     def _next(self, kept: str, key: str, once: bool) -> tuple[str, int | None]:
         """Return the new content of the slot, and what :meth:`held_back` returns.

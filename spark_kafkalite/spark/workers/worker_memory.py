@@ -22,16 +22,14 @@ one, from the list that Python still has. Newer versions of CPython read the lis
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 import re
 import sys
 from typing import Final
 
-# <malloc.h>
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
+from spark_kafkalite.c_memory import Option, set_option
+
 # The largest value that glibc accepts on 64-bit machines.
 _LARGEST_BLOCK: Final = 32 * 1024 * 1024
 _KEPT_BYTES: Final = 128 * 1024 * 1024
@@ -60,8 +58,4 @@ def forget_spark_archives() -> None:
 
 def keep_freed_memory() -> bool:
     """Ask the C library to keep freed buffers; return whether it accepted that."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK) and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))
+    return set_option(Option.MMAP_THRESHOLD, _LARGEST_BLOCK) and set_option(Option.TRIM_THRESHOLD, _KEPT_BYTES)

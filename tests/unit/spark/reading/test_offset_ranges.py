@@ -8,13 +8,13 @@ from spark_kafkalite.spark.reading.offset_ranges import (
     PACK_MIN_TASKS,
     PACK_TARGET_OFFSETS,
     OffsetRange,
-    limited,
     losses,
     packed,
     ranges_between,
     split,
     waiting,
 )
+from spark_kafkalite.spark.reading.trigger_limits import limited
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

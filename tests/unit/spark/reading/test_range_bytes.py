@@ -10,7 +10,8 @@ import pytest
 from spark_kafkalite.client.consume.log_samples import LogSample
 from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.reading.offset_ranges import OffsetRange, Offsets
-from spark_kafkalite.spark.reading.range_bytes import limited_by_bytes, split_by_bytes
+from spark_kafkalite.spark.reading.range_bytes import split_by_bytes
+from spark_kafkalite.spark.reading.trigger_limits import limited_by_bytes
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

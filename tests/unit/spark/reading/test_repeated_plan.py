@@ -9,6 +9,7 @@ from spark_kafkalite.model import TopicPartition
 from spark_kafkalite.spark.options.positions import AT_LATEST, Position, PositionKind, Positions
 from spark_kafkalite.spark.reading.read_plan import ReadTask
 from spark_kafkalite.spark.reading.repeated_plan import FirstTask, PlanEnds, behind_logs, is_repeated
+from spark_kafkalite.spark.workers import worker_log
 from spark_kafkalite.spark.workers.worker_log import SaidBefore
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -37,7 +38,8 @@ def test_a_plan_is_repeated_by_another_execution(tmp_path: Path, is_shared: bool
         return SaidBefore(tmp_path / "seen") if is_shared else seen
 
     seen = SaidBefore(None)
-    first, second = PlanEnds({A0: 1}), PlanEnds({A0: 1})
+    # Names by chance would have one slot once in a thousand times, and forget each other.
+    first, second = PlanEnds({A0: 1}, "first"), PlanEnds({A0: 1}, "second")
     assert not is_repeated(first, "7", process())
     # A retry, or a second stage of the same action.
     assert not is_repeated(first, "7", process())
@@ -46,6 +48,12 @@ def test_a_plan_is_repeated_by_another_execution(tmp_path: Path, is_shared: bool
     # One warning for an execution is enough.
     assert not is_repeated(first, "9", process())
     assert is_repeated(first, "10", process())
+
+
+def test_executions_of_a_plan_do_not_make_it_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_log, "_SLOTS", 1)
+    seen, plan = SaidBefore(None), PlanEnds({A0: 1})
+    assert [is_repeated(plan, each, seen) for each in ("7", "9", "9", "10")] == [False, True, False, True]
 
 
 def test_which_partitions_are_behind() -> None:

@@ -229,7 +229,7 @@ def test_warnings_of_the_source_come_into_sparks_log_with_the_query(
     box = PostBox(2**31)
     others = set(threading.enumerate())
     watching.pass_warnings_on(box)
-    (thread,) = set(threading.enumerate()) - others
+    (thread,) = [each for each in threading.enumerate() if each not in others and each.name == "kafkalite-warnings"]
     reading = 'subscribe=t, groupId=g"1'
     post(PostedWarning("KafkaliteSource", reading, "WARN", "before any query"), (2**31,))
     assert sparks_log.get(timeout=PATIENCE_S)[2] == f"[{reading}] before any query"
