@@ -1,7 +1,7 @@
 """The clock that is passed to all code that asks for the time, so that tests can set it.
 
 Wall time (``wall_ms``) goes into record timestamps, retention and time-based rolling, and nowhere else; it may jump.
-Every timeout, deadline and lease uses ``monotonic_s``, which never goes back. Tests pass ``testing.ManualClock``.
+Every timeout, deadline and lease uses ``monotonic_s``, which never goes back. Tests pass ``testing.manual_clock``.
 """
 
 from __future__ import annotations

@@ -158,6 +158,12 @@ class KafkaError(KafkaliteError):
 
     code: ClassVar[int] = -1
 
+    def __init_subclass__(cls, *, code: int | None = None) -> None:
+        """Give a class its number; without one it has that of its base."""
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
+
     def __str__(self) -> str:
         """Return the text, cut where names and values in it, which a client sent, make it too long for an answer."""
         text = super().__str__()
@@ -176,16 +182,12 @@ class StaleMetadataError(RetriableError):
     refresh_metadata = True
 
 
-class UnknownServerError(KafkaError):
+class UnknownServerError(KafkaError, code=-1):
     """The broker met an error it has no name for."""
 
-    code = -1
 
-
-class OffsetOutOfRange(KafkaError):
+class OffsetOutOfRange(KafkaError, code=1):
     """The offset lies before the log start offset or beyond the log end offset."""
-
-    code = 1
 
 
 class LogTruncated(OffsetOutOfRange):
@@ -208,454 +210,307 @@ class LogTruncated(OffsetOutOfRange):
         return type(self), (self.topic_partition, self.offset, self.divergent_offset, self.leader_epoch)
 
 
-class CorruptMessage(RetriableError):
+class CorruptMessage(RetriableError, code=2):
     """A record batch fails its CRC, or its lengths contradict each other."""
 
-    code = 2
 
-
-class UnknownTopicOrPartition(StaleMetadataError):
+class UnknownTopicOrPartition(StaleMetadataError, code=3):
     """This broker does not host the topic or partition."""
 
-    code = 3
 
-
-class LeaderNotAvailable(StaleMetadataError):
+class LeaderNotAvailable(StaleMetadataError, code=5):
     """The partition has no leader at present."""
 
-    code = 5
 
-
-class NotLeaderOrFollower(StaleMetadataError):
+class NotLeaderOrFollower(StaleMetadataError, code=6):
     """This broker is not the partition's leader."""
 
-    code = 6
 
-
-class RequestTimedOut(RetriableError):
+class RequestTimedOut(RetriableError, code=7):
     """The request was not done within its own time limit; what it wrote stays written."""
 
-    code = 7
 
-
-class BrokerNotAvailable(KafkaError):
+class BrokerNotAvailable(KafkaError, code=8):
     """The broker is not available."""
 
-    code = 8
 
-
-class MessageTooLarge(KafkaError):
+class MessageTooLarge(KafkaError, code=10):
     """A record batch is larger than the topic's ``max.message.bytes``.
 
     ``row`` is that of a record which ``send_batch()`` was given and the producer itself refuses; -1 for others.
     """
-
-    code = 10
 
     def __init__(self, *arguments: object, row: int = -1) -> None:
         super().__init__(*arguments)
         self.row = row
 
 
-class OffsetMetadataTooLarge(KafkaError):
+class OffsetMetadataTooLarge(KafkaError, code=12):
     """The text stored with an offset is longer than ``offset.metadata.max.bytes``."""
 
-    code = 12
 
-
-class CoordinatorLoadInProgress(RetriableError):
+class CoordinatorLoadInProgress(RetriableError, code=14):
     """The coordinator is still reading its state."""
 
-    code = 14
 
-
-class CoordinatorNotAvailable(StaleMetadataError):
+class CoordinatorNotAvailable(StaleMetadataError, code=15):
     """There is no coordinator for this group or transactional id at present."""
 
-    code = 15
 
-
-class NotCoordinator(StaleMetadataError):
+class NotCoordinator(StaleMetadataError, code=16):
     """Another broker coordinates this group or transactional id."""
 
-    code = 16
 
-
-class InvalidTopic(KafkaError):
+class InvalidTopic(KafkaError, code=17):
     """The topic's name is not legal."""
 
-    code = 17
 
-
-class RecordListTooLarge(KafkaError):
+class RecordListTooLarge(KafkaError, code=18):
     """A record batch is larger than ``segment.bytes``."""
 
-    code = 18
 
-
-class NotEnoughReplicas(RetriableError):
+class NotEnoughReplicas(RetriableError, code=19):
     """Fewer replicas are in sync than ``min.insync.replicas``; nothing was written."""
 
-    code = 19
 
-
-class NotEnoughReplicasAfterAppend(RetriableError):
+class NotEnoughReplicasAfterAppend(RetriableError, code=20):
     """Fewer replicas than ``min.insync.replicas`` were in sync once the records were written."""
 
-    code = 20
 
-
-class InvalidRequiredAcks(KafkaError):
+class InvalidRequiredAcks(KafkaError, code=21):
     """``acks`` is not one of -1 (all), 0 and 1."""
 
-    code = 21
 
-
-class IllegalGeneration(KafkaError):
+class IllegalGeneration(KafkaError, code=22):
     """The group has moved on to another generation."""
 
-    code = 22
 
-
-class InconsistentGroupProtocol(KafkaError):
+class InconsistentGroupProtocol(KafkaError, code=23):
     """The member's protocol type, or all of its protocols, differ from those of its group."""
 
-    code = 23
 
-
-class InvalidGroupId(KafkaError):
+class InvalidGroupId(KafkaError, code=24):
     """The group id is not legal."""
 
-    code = 24
 
-
-class UnknownMemberId(KafkaError):
+class UnknownMemberId(KafkaError, code=25):
     """The group does not know this member."""
 
-    code = 25
 
-
-class InvalidSessionTimeout(KafkaError):
+class InvalidSessionTimeout(KafkaError, code=26):
     """The session timeout lies outside what the broker allows."""
 
-    code = 26
 
-
-class RebalanceInProgress(KafkaError):
+class RebalanceInProgress(KafkaError, code=27):
     """The group is rebalancing; join again."""
 
-    code = 27
 
-
-class InvalidCommitOffsetSize(KafkaError):
+class InvalidCommitOffsetSize(KafkaError, code=28):
     """The committed offsets, or the group, do not fit into one record."""
 
-    code = 28
 
-
-class TopicAuthorizationFailed(KafkaError):
+class TopicAuthorizationFailed(KafkaError, code=29):
     """This principal may not use the topic."""
 
-    code = 29
 
-
-class GroupAuthorizationFailed(KafkaError):
+class GroupAuthorizationFailed(KafkaError, code=30):
     """This principal may not use the group."""
 
-    code = 30
 
-
-class ClusterAuthorizationFailed(KafkaError):
+class ClusterAuthorizationFailed(KafkaError, code=31):
     """This principal may not use the cluster in this way."""
 
-    code = 31
 
-
-class InvalidTimestamp(KafkaError):
+class InvalidTimestamp(KafkaError, code=32):
     """A record's timestamp lies outside what the topic allows."""
 
-    code = 32
 
-
-class UnsupportedVersion(KafkaError):
-    """The broker does not serve this version of the request."""
-
-    code = 35
-
-
-class TopicAlreadyExists(KafkaError):
-    """A topic of this name exists."""
-
-    code = 36
-
-
-class InvalidPartitions(KafkaError):
-    """The number of partitions is not legal."""
-
-    code = 37
-
-
-class InvalidReplicationFactor(KafkaError):
-    """The replication factor is below one or above the number of live brokers."""
-
-    code = 38
-
-
-class InvalidReplicaAssignment(KafkaError):
-    """The replica assignment names unknown brokers, repeats them, or is uneven."""
-
-    code = 39
-
-
-class InvalidConfig(KafkaError):
-    """A topic or broker setting is unknown or has a bad value."""
-
-    code = 40
-
-
-class NotController(StaleMetadataError):
-    """This broker is not the controller."""
-
-    code = 41
-
-
-class InvalidRequest(KafkaError):
-    """The request contradicts itself or the protocol."""
-
-    code = 42
-
-
-class PolicyViolation(KafkaError):
-    """The request is against a policy of this cluster."""
-
-    code = 44
-
-
-class OutOfOrderSequenceNumber(KafkaError):
-    """An idempotent producer's batch does not follow its last one."""
-
-    code = 45
-
-
-class DuplicateSequenceNumber(KafkaError):
-    """An idempotent producer sent a batch that is already in the log."""
-
-    code = 46
-
-
-class InvalidProducerEpoch(KafkaError):
-    """A newer incarnation of this producer exists."""
-
-    code = 47
-
-
-class TransactionCoordinatorFenced(KafkaError):
-    """Another broker coordinates this transaction since."""
-
-    code = 52
-
-
-class UnsupportedSaslMechanism(KafkaError):
+class UnsupportedSaslMechanism(KafkaError, code=33):
     """The broker does not offer this SASL mechanism."""
 
-    code = 33
 
-
-class IllegalSaslState(KafkaError):
+class IllegalSaslState(KafkaError, code=34):
     """The request is not possible at this point of the authentication, or the listener does not authenticate."""
 
-    code = 34
+
+class UnsupportedVersion(KafkaError, code=35):
+    """The broker does not serve this version of the request."""
 
 
-class SecurityDisabled(KafkaError):
-    """The broker has no authorizer, so that there are no ACLs."""
-
-    code = 54
+class TopicAlreadyExists(KafkaError, code=36):
+    """A topic of this name exists."""
 
 
-class TransactionalIdAuthorizationFailed(KafkaError):
+class InvalidPartitions(KafkaError, code=37):
+    """The number of partitions is not legal."""
+
+
+class InvalidReplicationFactor(KafkaError, code=38):
+    """The replication factor is below one or above the number of live brokers."""
+
+
+class InvalidReplicaAssignment(KafkaError, code=39):
+    """The replica assignment names unknown brokers, repeats them, or is uneven."""
+
+
+class InvalidConfig(KafkaError, code=40):
+    """A topic or broker setting is unknown or has a bad value."""
+
+
+class NotController(StaleMetadataError, code=41):
+    """This broker is not the controller."""
+
+
+class InvalidRequest(KafkaError, code=42):
+    """The request contradicts itself or the protocol."""
+
+
+class PolicyViolation(KafkaError, code=44):
+    """The request is against a policy of this cluster."""
+
+
+class OutOfOrderSequenceNumber(KafkaError, code=45):
+    """An idempotent producer's batch does not follow its last one."""
+
+
+class DuplicateSequenceNumber(KafkaError, code=46):
+    """An idempotent producer sent a batch that is already in the log."""
+
+
+class InvalidProducerEpoch(KafkaError, code=47):
+    """A newer incarnation of this producer exists."""
+
+
+class TransactionCoordinatorFenced(KafkaError, code=52):
+    """Another broker coordinates this transaction since."""
+
+
+class TransactionalIdAuthorizationFailed(KafkaError, code=53):
     """This principal may not use the transactional id."""
 
-    code = 53
+
+class SecurityDisabled(KafkaError, code=54):
+    """The broker has no authorizer, so that there are no ACLs."""
 
 
-class KafkaStorageError(StaleMetadataError):
+class KafkaStorageError(StaleMetadataError, code=56):
     """The disk under this partition has failed."""
 
-    code = 56
 
-
-class SaslAuthenticationFailed(KafkaError):
+class SaslAuthenticationFailed(KafkaError, code=58):
     """The credentials were refused, or the broker could not prove that it knows them."""
 
-    code = 58
 
-
-class UnknownProducerId(KafkaError):
+class UnknownProducerId(KafkaError, code=59):
     """The log has no state for this producer any more."""
 
-    code = 59
     # Told with the error, so that a client sees whether its records may have been deleted; -1 when not known.
     log_start_offset = -1
 
 
-class NonEmptyGroup(KafkaError):
-    """The group still has members."""
-
-    code = 68
-
-
-class GroupIdNotFound(KafkaError):
-    """There is no such group."""
-
-    code = 69
-
-
-class FetchSessionIdNotFound(RetriableError):
-    """The broker does not know the fetch session."""
-
-    code = 70
-
-
-class InvalidFetchSessionEpoch(RetriableError):
-    """The fetch is not the next one of its session."""
-
-    code = 71
-
-
-class ListenerNotFound(StaleMetadataError):
-    """There is no listener on the leader that matches the one which the client has used."""
-
-    code = 72
-
-
-class TopicDeletionDisabled(KafkaError):
-    """``delete.topic.enable`` is false on this broker."""
-
-    code = 73
-
-
-class FencedLeaderEpoch(StaleMetadataError):
-    """The request carries an older leader epoch than the broker's."""
-
-    code = 74
-
-
-class UnknownLeaderEpoch(StaleMetadataError):
-    """The request carries a newer leader epoch than the broker's."""
-
-    code = 75
-
-
-class UnsupportedCompressionType(KafkaError):
-    """The codec is not allowed in this version of the request."""
-
-    code = 76
-
-
-class OffsetNotAvailable(RetriableError):
-    """The leader does not know the offset yet."""
-
-    code = 78
-
-
-class MemberIdRequired(KafkaError):
-    """The group has given the member an id; join again with it."""
-
-    code = 79
-
-
-class PreferredLeaderNotAvailable(StaleMetadataError):
-    """The partition's first replica is not live, not in sync, or has not proven that its log is whole."""
-
-    code = 80
-
-
-class GroupMaxSizeReached(KafkaError):
-    """The group has ``group.max.size`` members already."""
-
-    code = 81
-
-
-class FencedInstanceId(KafkaError):
-    """Another member uses this ``group.instance.id``."""
-
-    code = 82
-
-
-class EligibleLeadersNotAvailable(StaleMetadataError):
-    """No replica that may lead the partition is available."""
-
-    code = 83
-
-
-class ElectionNotNeeded(StaleMetadataError):
-    """The partition has the right leader already."""
-
-    code = 84
-
-
-class ReassignmentInProgress(KafkaError):
+class ReassignmentInProgress(KafkaError, code=60):
     """The topic's partitions are being moved to other brokers."""
 
-    code = 60
+
+class NonEmptyGroup(KafkaError, code=68):
+    """The group still has members."""
 
 
-class NoReassignmentInProgress(KafkaError):
+class GroupIdNotFound(KafkaError, code=69):
+    """There is no such group."""
+
+
+class FetchSessionIdNotFound(RetriableError, code=70):
+    """The broker does not know the fetch session."""
+
+
+class InvalidFetchSessionEpoch(RetriableError, code=71):
+    """The fetch is not the next one of its session."""
+
+
+class ListenerNotFound(StaleMetadataError, code=72):
+    """There is no listener on the leader that matches the one which the client has used."""
+
+
+class TopicDeletionDisabled(KafkaError, code=73):
+    """``delete.topic.enable`` is false on this broker."""
+
+
+class FencedLeaderEpoch(StaleMetadataError, code=74):
+    """The request carries an older leader epoch than the broker's."""
+
+
+class UnknownLeaderEpoch(StaleMetadataError, code=75):
+    """The request carries a newer leader epoch than the broker's."""
+
+
+class UnsupportedCompressionType(KafkaError, code=76):
+    """The codec is not allowed in this version of the request."""
+
+
+class OffsetNotAvailable(RetriableError, code=78):
+    """The leader does not know the offset yet."""
+
+
+class MemberIdRequired(KafkaError, code=79):
+    """The group has given the member an id; join again with it."""
+
+
+class PreferredLeaderNotAvailable(StaleMetadataError, code=80):
+    """The partition's first replica is not live, not in sync, or has not proven that its log is whole."""
+
+
+class GroupMaxSizeReached(KafkaError, code=81):
+    """The group has ``group.max.size`` members already."""
+
+
+class FencedInstanceId(KafkaError, code=82):
+    """Another member uses this ``group.instance.id``."""
+
+
+class EligibleLeadersNotAvailable(StaleMetadataError, code=83):
+    """No replica that may lead the partition is available."""
+
+
+class ElectionNotNeeded(StaleMetadataError, code=84):
+    """The partition has the right leader already."""
+
+
+class NoReassignmentInProgress(KafkaError, code=85):
     """The partition is not being moved."""
 
-    code = 85
 
-
-class GroupSubscribedToTopic(KafkaError):
+class GroupSubscribedToTopic(KafkaError, code=86):
     """The group still reads the topic."""
 
-    code = 86
 
-
-class InvalidRecord(KafkaError):
+class InvalidRecord(KafkaError, code=87):
     """A record batch breaks a rule of the record format or of its topic."""
 
-    code = 87
 
-
-class ResourceNotFound(KafkaError):
+class ResourceNotFound(KafkaError, code=91):
     """There is no such resource."""
 
-    code = 91
 
-
-class DuplicateResource(KafkaError):
+class DuplicateResource(KafkaError, code=92):
     """A request names one resource twice."""
 
-    code = 92
 
-
-class UnacceptableCredential(KafkaError):
+class UnacceptableCredential(KafkaError, code=93):
     """A credential does not meet the broker's requirements."""
 
-    code = 93
 
-
-class UnknownTopicId(StaleMetadataError):
+class UnknownTopicId(StaleMetadataError, code=100):
     """The broker hosts no topic of this id."""
 
-    code = 100
 
-
-class InconsistentTopicId(StaleMetadataError):
+class InconsistentTopicId(StaleMetadataError, code=103):
     """The topic of this name has another id here: it has been made again."""
 
-    code = 103
 
-
-class InconsistentClusterId(KafkaError):
+class InconsistentClusterId(KafkaError, code=104):
     """The broker or its data belongs to another cluster."""
 
-    code = 104
 
-
-class FetchSessionTopicIdError(RetriableError):
+class FetchSessionTopicIdError(RetriableError, code=106):
     """A fetch session has begun with names of topics and goes on with their ids, or the other way round."""
-
-    code = 106

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess
+from spark_kafkalite.processes.client_access import ClientAccess
 from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.security.secure_directory import USER, SecureDirectory
 
@@ -195,7 +196,7 @@ class _ServerProcess(ABC):
         self.stop()
 
 
-class BrokerProcess(_ServerProcess):
+class BrokerProcess(_ServerProcess, ClientAccess):
     """One ``kafkalite broker`` process; a context manager.
 
     ``bootstrap`` is its address from the first start on, and stays the same over restarts.
@@ -243,12 +244,6 @@ class BrokerProcess(_ServerProcess):
     def bootstrap(self) -> str:
         """``host:port`` as the broker's ready line named it."""
         return self.address
-
-    @property
-    def client_settings(self) -> dict[str, str]:
-        """The settings of a client of this broker, ``bootstrap.servers`` among them."""
-        secured = {} if self.security is None else self.security.client_settings()
-        return {"bootstrap.servers": self.bootstrap, **secured}
 
     @property
     def registry_connect(self) -> str:

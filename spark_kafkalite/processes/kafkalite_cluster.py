@@ -21,6 +21,7 @@ from spark_kafkalite.broker.authentication.first_user import ensure_user
 from spark_kafkalite.errors import RegistryError
 from spark_kafkalite.model import UNKNOWN_INCARNATION, BrokerEpoch, BrokerId
 from spark_kafkalite.processes.child_process import ChildFailed
+from spark_kafkalite.processes.client_access import ClientAccess
 from spark_kafkalite.processes.cluster import START_TIMEOUT_S, STOP_TIMEOUT_S, BrokerProcess, RegistryProcess
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo
@@ -37,7 +38,7 @@ _SHOWN_PARTITIONS: Final = 5
 T = TypeVar("T")
 
 
-class KafkaliteCluster:
+class KafkaliteCluster(ClientAccess):
     """Brokers 1 to N and their registry; a context manager.
 
     ``registry`` is the registry's process; ``brokers`` has each broker's by its number.
@@ -85,7 +86,7 @@ class KafkaliteCluster:
         self._command_prefix = tuple(command_prefix)
         self._command_prefix_of = dict(command_prefix_of or {})
         self._store: Store | None = None
-        self.security: SecureDirectory | None = None
+        self.security = None
         # Of the registry: who can write there is any user, with any rights.
         self._digest: str | None = None
         self._broker_config: Path | None = None
@@ -96,12 +97,6 @@ class KafkaliteCluster:
         if self.security is not None and registry is None:
             self._digest, self._broker_config = self.security.write_registry_files()
             self.registry.digest_file = self.security.registry_digest_file
-
-    @property
-    def client_settings(self) -> dict[str, str]:
-        """The settings of a client of this cluster, ``bootstrap.servers`` among them."""
-        secured = {} if self.security is None else self.security.client_settings()
-        return {"bootstrap.servers": self.bootstrap, **secured}
 
     @property
     def bootstrap(self) -> str:

@@ -1,4 +1,4 @@
-"""Runs a real ZooKeeper from the jars in PySpark: one server or an ensemble, each server a process.
+"""Runs a real ZooKeeper server from the jars in PySpark, as a process.
 
 ``kafkalite zookeeper`` runs a server for development. Tests kill and restart servers. By default all listen on
 loopback. A server's directory contains ``zoo.cfg`` (written at each start), ``data`` (snapshots, transaction logs,
@@ -203,53 +203,6 @@ class ZooKeeperServer:
 
     def __enter__(self) -> Self:
         return self if self.running else self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-
-class ZooKeeperEnsemble:
-    """Several servers that replicate each other; a context manager. ``servers`` may be killed one by one."""
-
-    def __init__(self, directory: Path, size: int = 3, *, tick_ms: int = DEFAULT_TICK_MS, heap_mb: int = 96) -> None:
-        ports = free_ports(3 * size)
-        client_ports, peer_ports, election_ports = ports[:size], ports[size : 2 * size], ports[2 * size :]
-        lines = [
-            f"server.{number + 1}=127.0.0.1:{peer_ports[number]}:{election_ports[number]}" for number in range(size)
-        ]
-        self.servers = [
-            ZooKeeperServer(
-                directory / f"server-{number + 1}",
-                port=client_ports[number],
-                tick_ms=tick_ms,
-                heap_mb=heap_mb,
-                server_id=number + 1,
-                ensemble=lines,
-            )
-            for number in range(size)
-        ]
-
-    @property
-    def connect(self) -> str:
-        return ",".join(server.connect for server in self.servers)
-
-    def start(self) -> Self:
-        for server in self.servers:
-            server.start(wait=False)
-        for server in self.servers:
-            server.wait_until_serving()
-        return self
-
-    def kill(self) -> None:
-        for server in self.servers:
-            server.kill()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except ChildFailed:
-            self.kill()
-            raise
 
     def __exit__(self, *_: object) -> None:
         self.kill()

@@ -2,7 +2,7 @@
 
 The class itself comes from the kernel, because ``Record`` objects look into it (see ``batch_py.Columns`` for what it
 holds). This module has what needs no speed of its own: :func:`columns_from_rows` for callers with Python lists, and
-:func:`add_batches`, the loop over fetched batches that consumers and the Spark source share. No pyarrow.
+:func:`add_batch`, which consumers and the Spark source call for each fetched batch. No pyarrow.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What Kafka's decoders read of a compressed section, where the libraries behind ``compression`` read more or less.
 
 A broker takes only what Java's consumers can read: a batch that they cannot read stops each of them at its offset. For
-a section in lz4 or zstd, :func:`as_java_reads` returns the part that the library has to decompress for the same result
-as Java's. For the gzip sections that the library refuses, there is :func:`gzip_members`.
+a section in lz4 or zstd, :func:`lz4_as_java_reads` and :func:`zstd_as_java_reads` return the part that the library has
+to decompress for the same result as Java's. For the gzip sections that the library refuses, there is
+:func:`gzip_members`.
 
 Java's lz4 reader takes one frame of independent blocks and no dictionary. It checks neither content size nor content
 checksum, ends at an empty block, and ignores what follows the frame. Its zstd reader takes windows of up to 128 MiB,

@@ -1,6 +1,6 @@
 """A file system in memory for tests: it loses unsynced data in a crash, fills up, and fails where a test asks for it.
 
-It has the interface of ``log.fs.OsFs``, and both pass ``contracts.FsContract``. Tests use it to check how a log reacts
+It has the interface of ``log.files.os_fs.OsFs``, and both pass the same tests. Tests use it to check how a log reacts
 to disk failures.
 
 Each file has two contents: the one that readers see, and the one on the disk. It also keeps the writes between the two.

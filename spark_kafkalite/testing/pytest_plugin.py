@@ -3,11 +3,13 @@
 pytest finds this module through the entry point ``pytest11``, so installing spark-kafkalite is all it takes::
 
     def test_orders_arrive(kafkalite_broker):
-        producer = Producer(bootstrap_servers=kafkalite_broker.bootstrap)
+        with Producer(bootstrap_servers=kafkalite_broker.bootstrap) as producer:
+            producer.send("orders", b"one").result(10)
+        assert [record.value for record in kafkalite_broker.records("orders")] == [b"one"]
 
-Each test has a broker of its own, on a free loopback port and in the test's temporary directory, so tests may run in
-parallel. It is a process: ``kill()`` it, ``restart()`` it on the same port, ``stop()`` it. It is gone when the test
-ends.
+docs/testing.md describes more, such as tests of a Spark job. Each test has a broker of its own, on a free loopback port
+and in the test's temporary directory, so tests may run in parallel. It is a process: ``kill()`` it, ``restart()`` it on
+the same port, ``stop()`` it. It is gone when the test ends.
 
 ``kafkalite_cluster`` has three brokers and a registry, all processes: what it costs is a second::
 
@@ -61,7 +63,7 @@ def kafkalite_security() -> Mapping[str, Any]:
 def kafkalite_broker(
     tmp_path: Path, kafkalite_broker_settings: Mapping[str, object], kafkalite_security: Mapping[str, Any]
 ) -> Iterator[BrokerProcess]:
-    """A running broker; ``kafkalite_broker.bootstrap`` is its address."""
+    """A running broker: its address is ``bootstrap``, and ``records(topic)`` returns what it has."""
     from spark_kafkalite.processes.cluster import BrokerProcess
 
     directory = tmp_path / "kafkalite-broker"
@@ -88,7 +90,7 @@ def kafkalite_cluster(
     kafkalite_cluster_size: int,
     kafkalite_security: Mapping[str, Any],
 ) -> Iterator[KafkaliteCluster]:
-    """A running cluster; ``kafkalite_cluster.bootstrap`` has its brokers' addresses."""
+    """A running cluster: ``bootstrap`` has its brokers' addresses, and ``records(topic)`` returns what it has."""
     from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 
     directory = tmp_path / "kafkalite-cluster"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafkalite import collector as module
-from tests.patience import wait_until_async
+from tests.patience import PATIENCE_S
 from tests.unit.turns import run_collected
 
 
@@ -61,19 +61,51 @@ def test_objects_that_live_long_are_not_looked_at_again() -> None:
     run_collected(scenario)
 
 
-def test_old_cycles_go_when_memory_has_grown_and_the_process_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+class Looks:
+    """The collector's looks at whether the process is quiet: each comes when a test calls it, not by a timer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, loop: asyncio.AbstractEventLoop) -> None:
+        self._due: list[Callable[..., object]] = []
+        call_later = loop.call_later
+
+        def noted(delay_s: float, callback: Callable[..., object], *arguments: object) -> asyncio.TimerHandle:
+            if callback.__name__ != "look_if_quiet":
+                return call_later(delay_s, callback, *arguments)
+            self._due.append(callback)
+            return call_later(PATIENCE_S, int)
+
+        monkeypatch.setattr(loop, "call_later", noted)
+
+    def come(self) -> None:
+        """Have the one look come that is due."""
+        (look,) = self._due
+        self._due.clear()
+        look()
+
+
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_old_cycles_go_when_memory_has_grown_and_the_process_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, is_quiet: bool
+) -> None:
     monkeypatch.setattr(module, "_WANTED_TIMES", 1)
     monkeypatch.setattr(module, "_WANTED_BLOCKS", 50_000)
-    monkeypatch.setattr(module, "_QUIET_S", 0.05)
+    monkeypatch.setattr(module, "_QUIET_SHARE", PATIENCE_S if is_quiet else 0.0)
 
     async def scenario() -> None:
+        looks = Looks(monkeypatch, asyncio.get_running_loop())
         cycle = Cycle()
         watched = weakref.ref(cycle)
         kept = await allocate(60_000)
         del cycle
         kept += await allocate(60_000)
         assert watched() is not None
-        await wait_until_async(lambda: watched() is None, "the old cycle goes", poll_s=0.02)
+        looks.come()
+        assert (watched() is None) == is_quiet and len(kept) == 120_000
+        if not is_quiet:
+            # It is looked again.
+            monkeypatch.setattr(module, "_QUIET_SHARE", PATIENCE_S)
+            looks.come()
+            assert watched() is None
 
     run_collected(scenario)
 
@@ -81,29 +113,17 @@ def test_old_cycles_go_when_memory_has_grown_and_the_process_is_quiet(monkeypatc
 def test_what_a_large_request_had_is_no_reason_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WANTED_TIMES", 1)
     monkeypatch.setattr(module, "_WANTED_BLOCKS", 50_000)
-    monkeypatch.setattr(module, "_QUIET_S", 0.05)
+    monkeypatch.setattr(module, "_QUIET_SHARE", PATIENCE_S)
 
     async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        looks: list[float] = []
-        call_later = loop.call_later
-
-        def noted(delay_s: float, callback: Callable[..., object], *arguments: object) -> asyncio.TimerHandle:
-            if callback.__name__ == "look_if_quiet":
-                looks.append(loop.time() + delay_s)
-            return call_later(delay_s, callback, *arguments)
-
-        monkeypatch.setattr(loop, "call_later", noted)
+        looks = Looks(monkeypatch, asyncio.get_running_loop())
         cycle = Cycle()
         watched = weakref.ref(cycle)
         kept = await allocate(60_000)
         del cycle
         kept += await allocate(60_000)
-        assert looks
         del kept
-        while loop.time() <= looks[-1]:
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(0)
+        looks.come()
         assert watched() is not None
 
     run_collected(scenario)

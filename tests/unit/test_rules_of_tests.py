@@ -153,23 +153,24 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 
 def _reads_clock(node: ast.AST, named: frozenset[str] = frozenset()) -> bool:
     """Whether an expression calls a clock, or uses a name that holds what one said."""
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call):
-            called = each.func
-            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-            # ``clock.monotonic()`` is a clock that the test holds in its hand.
-            of_host = not isinstance(called, ast.Attribute) or getattr(called.value, "id", "") in ("time", "processor")
-            if name in _CLOCKS and of_host:
-                return True
-        elif isinstance(each, ast.Name) and each.id in named:
-            return True
-    return False
+    return any(_calls_clock(each) or (isinstance(each, ast.Name) and each.id in named) for each in ast.walk(node))
 
 
+def _calls_clock(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    # ``clock.monotonic()`` is a clock that the test holds in its hand.
+    of_host = not isinstance(called, ast.Attribute) or getattr(called.value, "id", "") in ("time", "processor")
+    return name in _CLOCKS and of_host
+
+
+@cache
 def _clock_names(function: Function) -> frozenset[str]:
     """Return the local names that hold a time of the host's clock, or a difference of two."""
     named: frozenset[str] = frozenset()
-    while any(_reads_clock(node) for node in function.nodes if isinstance(node, ast.Call)):
+    while any(_calls_clock(node) for node in function.nodes):
         found = named | {
             target.id
             for node in function.nodes

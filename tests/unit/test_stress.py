@@ -96,7 +96,9 @@ def test_what_has_begun_a_session_is_stopped_too(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(stress, "_RUNNING_S", (0.0, 0.01))
     monkeypatch.setattr(stress, "_STOPPED_S", (0.0, 0.01))
     assert stress.run_with_stops([sys.executable, "-c", _PARENT], tmp_path / "out", 1, os.environ) == 0
-    assert (tmp_path / "out").read_text() == "continued"
+    said = (tmp_path / "out").read_text()
+    # It may be continued again before it ends.
+    assert said and not said.replace("continued", "")
 
 
 _PAUSING = """

@@ -53,8 +53,8 @@ class ReplicaInfo:
     """One log in a log directory. ``offset_lag`` is how far it is behind; ``is_future`` for a copy being moved here.
 
     ``damaged``: the ranges of offsets that it had and lacks, the end exclusive. ``why_stopped``: why it copies nothing
-    from its leader any more, None where it does. ``comparison``: the last one that ``compare_replicas`` has asked for.
-    Only brokers of this project return these three.
+    from its leader any more, or is not served; None where neither is so. ``comparison``: the last one that
+    ``compare_replicas`` has asked for. Only brokers of this project return these three.
     """
 
     size_bytes: int

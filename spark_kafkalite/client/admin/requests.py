@@ -15,7 +15,14 @@ from spark_kafkalite.client.client_config import admin_config
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.retry import Backoff, Deadline, is_retriable, needs_refresh
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
-from spark_kafkalite.errors import KafkaError, KafkaliteError, RequestTimedOut, UnknownTopicOrPartition
+from spark_kafkalite.errors import (
+    AdvertisedUnreachable,
+    BrokerUnreachable,
+    KafkaError,
+    KafkaliteError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from spark_kafkalite.wire.rights import refusal
 
 # Retriable for a producer that has just seen the topic; here it means that there is none, and a timeout that the work
@@ -103,7 +110,16 @@ class AdminRequests:
                     raise
                 self._cluster.pause(pause_s)
                 if needs_refresh(error):
-                    self._cluster.refresh([], deadline)
+                    self._refresh_after(error, deadline)
+
+    def _refresh_after(self, error: KafkaliteError, deadline: Deadline) -> None:
+        try:
+            self._cluster.refresh([], deadline)
+        except BrokerUnreachable:
+            # The deadline has cut that round short. The first error names the setting that is wrong.
+            if isinstance(error, AdvertisedUnreachable):
+                raise error from None
+            raise
 
     def _deadline(self, timeout_ms: int | None) -> Deadline:
         return Deadline.after_ms(self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms, self._clock)

@@ -15,6 +15,8 @@ from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 
 # A place to start from, beside timestamps and the special ones of ListOffsets: what the group has committed.
 COMMITTED: Final = -1_000
+# How often what cannot be read is fetched again before polls raise its error.
+_MOST_REFETCHES: Final = 5
 
 
 class TopicPartitionState:
@@ -37,6 +39,8 @@ class TopicPartitionState:
         "reset_to",
         "retry_at_s",
         "topic_partition",
+        "unreadable_offset",
+        "unreadable_times",
     )
 
     def __init__(self, topic_partition: TopicPartition) -> None:
@@ -61,6 +65,9 @@ class TopicPartitionState:
         self.log_start_offset = -1
         # When it was logged that its offset is not in the log; None once a fetch has succeeded.
         self.out_of_range_logged_s: float | None = None
+        # Where something could not be read, and how often it has been fetched again.
+        self.unreadable_offset = -1
+        self.unreadable_times = 0
 
     def move_to(self, position: int | None, reset_to: int | None = None, leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Go on from ``position``, or from where ``reset_to`` will be found to lie; what was fetched is dropped."""
@@ -72,14 +79,27 @@ class TopicPartitionState:
         self.fetch_epoch = leader_epoch
         self.error = None
         self.retry_at_s = 0.0
+        self.unreadable_offset = -1
         self.drop_buffered()
 
     def fail_at(self, position: int, error: KafkaliteError) -> None:
-        """Have polls raise an error of what was fetched at ``position``; what lies behind is dropped, and also what is
-        on its way: a poll that read on there would have skipped what cannot be read."""
+        """Have polls raise an error of what was fetched at ``position``, which :meth:`go_back_to` is called for."""
         self.error = error
-        self.fetch_offset = position
+        self.go_back_to(position)
+
+    def go_back_to(self, position: int) -> None:
+        """Fetch from ``position`` on next. What lies behind is dropped, and also what is on its way: a poll that read
+        on there would skip what cannot be read."""
+        self.fetch_offset, self.fetch_epoch = position, NO_LEADER_EPOCH
         self.drop_buffered()
+
+    def count_refetch(self, position: int) -> int:
+        """Count that what cannot be read at ``position`` is fetched again; return how often it was, 0 when that was
+        often enough."""
+        if self.unreadable_offset != position:
+            self.unreadable_offset, self.unreadable_times = position, 0
+        self.unreadable_times += 1
+        return self.unreadable_times if self.unreadable_times <= _MOST_REFETCHES else 0
 
     def take_error(self) -> KafkaliteError | None:
         """Return why there is nothing to read; an error that may be fixed meanwhile is forgotten, and tried again."""

@@ -191,8 +191,7 @@ class RowSource:
                 state.leader_epoch = _leader_epoch_before(next_offset, buffers, state)
                 # An error comes after the good records before it.
                 if error is not None:
-                    state.fail_at(next_offset, error)
-                    ahead.report_unreadable(state.topic_partition, next_offset, error)
+                    ahead.unreadable(state, next_offset, error)
             ahead.changed.notify_all()
 
     def take_records(self, wanted: int, next_rows: Callable[[bool], DecodedRows | None]) -> list[Record]:

@@ -48,6 +48,8 @@ _LOG = logging.getLogger("spark_kafkalite.client")
 _IDLE_S: Final = 1.0
 # A reader that meets the same damaged batch, or an offset out of range, again and again should not fill the log.
 _LINE_EVERY_S: Final = 60.0
+# What is fetched again a few times, because a leader may be made to hand over meanwhile.
+_DAMAGE: Final = (CorruptMessage, InvalidRecord)
 
 
 class ReadAhead:
@@ -313,9 +315,21 @@ class ReadAhead:
             self._reported.add(text)
             _LOG.warning("consumer: %s; it is tried again", text)
 
-    def report_unreadable(self, topic_partition: TopicPartition, position: int, error: KafkaliteError) -> None:
-        """Log that what is at a position cannot be read, and polls raise it: of the same one at most once a minute."""
-        now_s = self._clock.monotonic_s()
+    def unreadable(self, state: TopicPartitionState, position: int, error: KafkaliteError) -> None:
+        """Deal with what was fetched at a position and cannot be read; the lock is held.
+
+        A damaged batch is fetched again a few times, after growing pauses: a leader that is asked for it again and
+        again checks it, and hands over to a replica that has it whole (rule R23 in docs/replication.md). Then polls
+        raise the error until the partition is moved. One ERROR line names it, of the same position once a minute.
+        """
+        client, topic_partition, now_s = self._config.client, state.topic_partition, self._clock.monotonic_s()
+        if isinstance(error, _DAMAGE) and (times := state.count_refetch(position)):
+            pause_s = Backoff(client.retry_backoff_ms, client.retry_backoff_max_ms, attempts=times - 1).next_s()
+            state.go_back_to(position)
+            state.retry_at_s = now_s + pause_s
+            _LOG.info("consumer: %s; it is fetched again in %d ms", error, pause_s * 1000)
+            return
+        state.fail_at(position, error)
         logged, logged_s = self._unreadable.get(topic_partition, (-1, -math.inf))
         if position != logged or now_s - logged_s >= _LINE_EVERY_S:
             self._unreadable[topic_partition] = position, now_s
@@ -432,11 +446,15 @@ class ReadAhead:
             self._truncated(state, error)
         elif after is AfterError.MOVE:
             self._out_of_range(state, offset)
+        elif isinstance(error, _DAMAGE):
+            if state.buffered:
+                # What was fetched before is still good; the position meets the error again when it gets there.
+                self._put_off(state)
+            else:
+                self.unreadable(state, offset, error)
         elif after is AfterError.GIVE_UP:
             # Polls raise it once what was fetched before is used up.
             state.error = error
-            if isinstance(error, (CorruptMessage, InvalidRecord)):
-                self.report_unreadable(state.topic_partition, offset, error)
         else:
             self._report(error)
             info = self._cluster.snapshot.partition(state.topic_partition)

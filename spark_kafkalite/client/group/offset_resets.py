@@ -25,6 +25,7 @@ from typing import Final
 
 from spark_kafkalite.errors import ConfigError
 from spark_kafkalite.model import LogBounds, TopicPartition
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.times import moment_ms
 
 _INT64_MAX: Final = 2**63 - 1
@@ -142,8 +143,7 @@ def only_backwards(planned: Iterable[PlannedReset]) -> list[PlannedReset]:
 
 def listed(partitions: Iterable[TopicPartition], most: int = 10) -> str:
     """Return partitions as text, ``t-0, t-1 and 5 more``."""
-    every = [str(each) for each in partitions]
-    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+    return first_of(list(partitions), most)
 
 
 # Texts ---------------------------------------------------------------------------------------------------------------

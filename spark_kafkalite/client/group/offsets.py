@@ -26,6 +26,7 @@ from spark_kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from spark_kafkalite.model import CommittedOffset, TopicPartition
+from spark_kafkalite.printable import first_of
 from spark_kafkalite.records.layout import MAX_INT64
 from spark_kafkalite.wire.api_keys import ApiKey
 from spark_kafkalite.wire.messages.offset_commit import (
@@ -159,8 +160,7 @@ def commit_error(coordinator: CoordinatorLink, member: GroupMember, answer: Any)
 
 
 def _refusal(coordinator: CoordinatorLink, member: GroupMember, code: int, partitions: list[TopicPartition]) -> str:
-    shown = ", ".join(map(str, partitions[:5])) + (f" and {len(partitions) - 5} more" if len(partitions) > 5 else "")
-    text = f"group {coordinator.group_id!r}, {coordinator}: the commit of {shown} is refused"
+    text = f"group {coordinator.group_id!r}, {coordinator}: the commit of {first_of(partitions, 5)} is refused"
     if member == NO_MEMBER and code in (*_MOVED_ON, RebalanceInProgress.code):
         return (
             f"{text}: the group has members, and only they may commit. Stop the group's consumers first, or use "

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.errors import KafkaliteError, NonEmptyGroup
 from spark_kafkalite.model import CommittedOffset, CommittedOffsets, TopicPartition
+from spark_kafkalite.printable import first_of
 
 KAFKA: Final = "kafka"
 ZOOKEEPER: Final = "zookeeper"
@@ -69,10 +70,9 @@ def refuse_if_members(store: GroupStore, doing: str) -> None:
     """Raise NonEmptyGroup, naming the members, when the group has any."""
     members = store.members()
     if members:
-        shown = ", ".join(members[:3]) + (f" and {len(members) - 3} more" if len(members) > 3 else "")
         raise NonEmptyGroup(
             f"group {store.group_id!r} has {len(members)} live {'member' if len(members) == 1 else 'members'} in "
-            f"{store.place} ({shown}), so {doing}; stop its consumers first"
+            f"{store.place} ({first_of(members, 3)}), so {doing}; stop its consumers first"
         )
 
 

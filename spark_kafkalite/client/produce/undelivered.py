@@ -11,6 +11,7 @@ import threading
 
 from spark_kafkalite.errors import UndeliveredRecords
 from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.printable import first_of
 
 _NAMED_PARTITIONS = 5
 
@@ -44,9 +45,7 @@ class Undelivered:
         if not found:
             return None
         total = sum(count for _, (count, _) in found)
-        named = ", ".join(f"{count} of {tp}" for tp, (count, _) in found[:_NAMED_PARTITIONS])
-        if len(found) > _NAMED_PARTITIONS:
-            named += f" and {len(found) - _NAMED_PARTITIONS} more partitions"
+        named = first_of([f"{count} of {tp}" for tp, (count, _) in found], _NAMED_PARTITIONS, "partitions")
         first_error = found[0][1][1]
         error = UndeliveredRecords(
             f"{total} records were not delivered, and neither result() nor on_delivery reported it ({named}); the "

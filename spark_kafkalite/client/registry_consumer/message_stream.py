@@ -183,12 +183,11 @@ class MessageStream:
             if failure is not None or piece.is_exhausted:
                 self._piece = None
         if failure is not None:
-            # After the good rows before it: the state keeps the error until a rewind.
+            # After the good rows before it. It is fetched again; then the state keeps the error until a rewind.
             with self._ahead.lock:
                 state = self._ahead.states.get(owned.topic_partition)
                 if state is not None and state.generation == generation:
-                    state.fail_at(piece.next_offset, failure)
-                    self._ahead.report_unreadable(state.topic_partition, piece.next_offset, failure)
+                    self._ahead.unreadable(state, piece.next_offset, failure)
         return True
 
     def _take_piece(self, deadline: Deadline | None) -> None:

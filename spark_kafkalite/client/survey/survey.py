@@ -22,7 +22,7 @@ from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, PartitionInfo
 from spark_kafkalite.client.network.retry import Deadline
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
-from spark_kafkalite.errors import KafkaliteError, RequestTimedOut
+from spark_kafkalite.errors import AdvertisedUnreachable, KafkaliteError, RequestTimedOut
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from spark_kafkalite.wire.error_codes import error_for
 from spark_kafkalite.wire.messages.describe_groups import DescribeGroupsRequest
@@ -309,6 +309,9 @@ class MonitoredCluster:
     def _ask_broker(self, broker: int, ask: Callable[[int], None]) -> None:
         try:
             ask(broker)
+        except AdvertisedUnreachable as error:
+            # What has happened, without the advice for a first connection.
+            self.failures[broker] = str(error.__cause__ or error)
         except KafkaliteError as error:
             self.failures[broker] = str(error)
 

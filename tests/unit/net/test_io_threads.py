@@ -62,7 +62,7 @@ def test_threads_that_are_not_wanted_any_more_end() -> None:
         old = await io.run(threading.current_thread, Lane.READ)
         executors = dict(io._executors)
         io.resize(1)
-        await asyncio.to_thread(old.join, 10)
+        await asyncio.to_thread(old.join, PATIENCE_S)
         assert not old.is_alive()
         # fsync has more in either case.
         assert [lane for lane in Lane if io._executors[lane] is executors[lane]] == [Lane.SYNC]

@@ -10,22 +10,15 @@ import pytest
 
 from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess
 from tests.patience import PATIENCE_S, wait_until
+from tests.pool.process_tree import has_ended
 
 
 def python(directory: Path, program: str) -> ChildProcess:
     return ChildProcess([sys.executable, "-c", textwrap.dedent(program)], directory, "child")
 
 
-def ended(pid: int) -> bool:
-    """Whether no process of this number runs (a zombie that nobody has collected counts as ended)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def wait_until_ended(pid: int) -> None:
-    wait_until(lambda: ended(pid), f"the end of process {pid}")
+    wait_until(lambda: has_ended(pid), f"the end of process {pid}")
 
 
 def test_output_and_exit_code_are_kept(tmp_path: Path) -> None:
@@ -93,7 +86,7 @@ def test_kill_takes_its_children_too(tmp_path: Path) -> None:
         grandchild.wait()
         """,
     )
-    child.wait_until(lambda: child.stdout_text().endswith("\n"), 10, "up")
+    child.wait_until(lambda: child.stdout_text().endswith("\n"), PATIENCE_S, "up")
     child.kill()
     wait_until_ended(int(child.stdout_text()))
     child.kill()  # a second time does nothing
@@ -138,7 +131,7 @@ def test_no_child_outlives_its_parent(tmp_path: Path, how: str) -> None:
         assert parent.stdin is not None
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        assert not ended(pid)
+        assert not has_ended(pid)
         if how == "SIGKILL":
             os.kill(parent.pid, signal.SIGKILL)
         parent.stdin.close()

@@ -110,6 +110,16 @@ def test_a_damaged_batch_comes_after_the_good_rows_and_stays_until_a_seek(caplog
     rig = Rig(T0)
     rig.fetched(T0, 2, 3, damaged=True)
     assert offsets(rig.poll()) == [0, 1] and rig.position() == 2
+    pauses_s = []
+    for _ in range(5):
+        # What lies behind is dropped, and it is fetched again.
+        assert rig.poll() == []
+        state = rig.ahead.states[T0]
+        pauses_s.append(state.retry_at_s - rig.clock.monotonic_s())
+        assert (state.fetch_offset, state.fetch_epoch, state.buffered_bytes) == (2, -1, 0)
+        rig.fetched(T0, 3, damaged=True)
+    # Each is spread by a fifth either way.
+    assert pauses_s == [pytest.approx(each, rel=0.2) for each in (0.1, 0.2, 0.4, 0.8, 1.0)]
     for _ in range(3):
         with pytest.raises(CorruptMessage, match="t-0: the batch at offset 2 cannot be read"):
             rig.poll()
@@ -119,12 +129,24 @@ def test_a_damaged_batch_comes_after_the_good_rows_and_stays_until_a_seek(caplog
     assert offsets(rig.poll()) == [5]
 
 
+def test_a_damaged_batch_that_is_whole_when_it_is_fetched_again_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(T0)
+    for offset in (0, 2):
+        # Each batch has its five times.
+        for _ in range(5):
+            rig.fetched(T0, 2, damaged=True)
+            assert rig.poll() == []
+        rig.fetched(T0, 2)
+        assert offsets(rig.poll()) == [offset, offset + 1]
+    assert not caplog.records
+
+
 def test_a_damaged_partition_that_is_paused_keeps_no_other_from_being_read() -> None:
     rig = Rig(T0, T1)
-    rig.fetched(T0, 1, damaged=True)
     rig.fetched(T1, 1)
     with pytest.raises(CorruptMessage):
         while True:
+            rig.fetched(T0, 1, damaged=True)
             rig.poll(1)
     rig.ahead.set_paused([T0], True)
     rig.fetched(T1, 2)
@@ -285,7 +307,10 @@ def test_one_batch_at_a_time_is_decompressed() -> None:
     rig = Rig(*partitions)
     for tp in partitions:
         rig.compressed(tp, *(bytes(6 << 20) for _ in range(8)))
+    begun = set()
     while rig.rows.next_rows(None, 1_000, True) is not None:
         inside = [tp for tp, state in rig.ahead.states.items() if any(each.is_inside_batch for each in state.buffered)]
         assert len(inside) <= 1
+        begun.update(inside)
         rig.poll(1)
+    assert begun == set(partitions)

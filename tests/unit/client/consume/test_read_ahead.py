@@ -182,7 +182,8 @@ def test_what_passes_is_tried_again(make: Make, broker: ModelBroker, whole: bool
 def test_what_does_not_pass_is_the_partitions_error_until_a_seek(
     make: Make, broker: ModelBroker, code: int, error: type[Exception]
 ) -> None:
-    broker.answer_first = failing(1, code)
+    # What may be damaged is fetched again five times.
+    broker.answer_first = failing(6 if code == CORRUPT else 1, code)
     ahead = make()
     ahead.assign([T0])
     for _ in range(2):
