@@ -95,7 +95,7 @@ lint: setup ## ruff, mypy --strict, the layers, dead code, repeated code and the
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-logo
 	@! $(VENV)/bin/vulture | grep "^spark_kafkalite/" | grep -vE "^spark_kafkalite/(errors|wire/api_keys).py"
-	@$(VENV)/bin/pylint --score=no spark_kafkalite
+	@$(PY) scripts/check_repeated_code.py
 	@$(PY) scripts/check_prose.py
 
 format: setup ## Let ruff rewrite what it can
@@ -117,7 +117,7 @@ endif
 	@if command -v krb5-config >/dev/null; then $(MAKE) --no-print-directory setup-kerberos; \
 	else echo "Tests of Kerberos are skipped: libkrb5-dev is missing (make setup-debian)."; fi
 
-test: setup-test ## All tests and lint in one pool: about half an hour on two cores
+test: setup-test ## All tests and lint in one pool: a quarter of an hour on two quiet cores
 	@$(PY) scripts/run_tests.py --lint
 
 costs: setup-test ## The same on a quiet machine; writes what each file costs to tests/costs.json

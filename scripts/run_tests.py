@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -26,14 +27,16 @@ sys.path.insert(0, str(ROOT))
 
 from tests.lab import class_archives  # noqa: E402
 from tests.pool.costs import COSTS_FILE, Cost, comparison, read_costs, write_costs  # noqa: E402
+from tests.pool.idle import read_host_ticks  # noqa: E402
 from tests.pool.parts import Parts  # noqa: E402
 from tests.pool.runner import FileResult, Pool  # noqa: E402
 from tests.pool.suites import Suite  # noqa: E402
 from tests.seeds import SEED  # noqa: E402
 
 OUTCOMES = ("failed", "error", "passed", "skipped")
-# Tests wait about as long as they compute, and for minutes much longer.
-POOL_SIZE, MORE = 9, 3
+# Tests wait about as long as they compute, and for minutes much longer. On two processors the same tests compute longer
+# by a tenth with nine processes than with six. With four, the processors idle too much.
+POOL_SIZE, MORE = 6, 3
 
 UNIT = ("tests/unit", "tests/twins", "tests/cluster_day", "tests/simulator")
 GOLDEN = "tests/golden"
@@ -172,7 +175,7 @@ class Run:
         self._failures: list[str] = []
         self._known = read_costs()
         self.costs: dict[str, Cost] = {}
-        self._began_s = time.monotonic()
+        self._began_s, self._ticks = time.monotonic(), read_host_ticks()
 
     def run(self, *, together: bool) -> None:
         """Run the suites, in one pool or one after the other."""
@@ -199,12 +202,12 @@ class Run:
         at_s = time.monotonic() - self._began_s
         print(f"{at_s:6.0f}s {result.cost.cpu_s:6.1f} CPU s  {name}  {_counted(result.counts)}", flush=True)
 
-    def summary(self, other_failures: Sequence[str]) -> int:
-        """Print what came of it and return the exit code."""
+    def summary(self, other_failures: Sequence[str], lint_s: float = 0.0) -> int:
+        """Print what came of it and return the exit code. ``lint_s`` are the CPU seconds of lint."""
         for title, lines in (
             ("CPU and waiting seconds, next to tests/costs.json", comparison(self.costs, self._known)),
             ("slowest 10 tests", [f"{seconds:8.2f}s {test}" for seconds, test in sorted(self._times)[:-11:-1]]),
-            ("suites", [self._line(outcome) for outcome in self._outcomes.values()]),
+            ("suites", [*(self._line(outcome) for outcome in self._outcomes.values()), self._processors(lint_s)]),
             ("failures", [f"FAILED {test}" for test in (*self._failures, *other_failures)]),
         ):
             if lines:
@@ -221,6 +224,16 @@ class Run:
         counts = _counted(outcome.counts) or "no tests"
         return f"{outcome.suite.name:<12} {verdict:<8} {counts}; {outcome.cost.cpu_s:.0f} CPU s"
 
+    def _processors(self, lint_s: float) -> str:
+        """Say what the host's processors did. The rest is starts of processes, outside parts, and other programs."""
+        now, tick_s = read_host_ticks(), 1 / os.sysconf("SC_CLK_TCK")
+        all_s, idle_s = (now.all - self._ticks.all) * tick_s, (now.idle - self._ticks.idle) * tick_s
+        tests_s = sum(outcome.cost.cpu_s for outcome in self._outcomes.values())
+        return (
+            f"processors   {all_s:.0f} s: {idle_s:.0f} idle, {tests_s:.0f} for tests, {lint_s:.0f} for lint, "
+            f"{all_s - idle_s - tests_s - lint_s:.0f} for the rest"
+        )
+
 
 class Lint:
     """``make lint``, next to the tests. Its output is shown at the end."""
@@ -231,12 +244,22 @@ class Lint:
             ["make", "--no-print-directory", "lint"], cwd=ROOT, stdout=self._output, stderr=subprocess.STDOUT
         )
 
+        self.used_s = 0.0
+
     def failures(self) -> list[str]:
         """Wait for its end, print its output, and return what failed."""
+        before_s = _children_s()
         code = self._process.wait()
+        self.used_s = _children_s() - before_s
         self._output.seek(0)
         print(f"\n{' lint ':=^100}\n{self._output.read().decode(errors='replace')}", flush=True)
         return ["make lint"] if code else []
+
+
+def _children_s() -> float:
+    """Return the CPU seconds of the children that have been waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _counted(counts: Counter[str]) -> str:
@@ -272,7 +295,8 @@ def main(arguments: list[str]) -> int:
     lint = Lint() if options.lint else None
     run = Run([by_name[name] for name in options.suites] or TEST, options.environment, extra)
     run.run(together=not options.suites)
-    code = run.summary(lint.failures() if lint is not None else [])
+    failures = lint.failures() if lint is not None else []
+    code = run.summary(failures, lint.used_s if lint is not None else 0.0)
     if options.write_costs and code == 0:
         write_costs({**read_costs(), **run.costs} if options.suites else run.costs)
     return code

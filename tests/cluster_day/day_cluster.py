@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
-from spark_kafkalite.processes.zookeeper import ZooKeeperEnsemble, four_letters
+from spark_kafkalite.processes.zookeeper import four_letters
 from tests.chaos.final_logs import complaints_of, leftovers_of
 from tests.cluster_day.part import PARTITIONS, TOPIC
 from tests.cluster_day.passing_topics import PREFIX
+from tests.lab.zookeeper_ensemble import ZooKeeperEnsemble
 
 OFFSETS: Final = "__consumer_offsets"
 # Kept running all day, so that what it holds may show a trend.

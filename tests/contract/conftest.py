@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafkalite.processes.zookeeper import ZooKeeperEnsemble, available, four_letters
+from spark_kafkalite.processes.zookeeper import available, four_letters
 from spark_kafkalite.registry.served.server import TreeServer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
+from tests.lab.zookeeper_ensemble import ZooKeeperEnsemble
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from kazoo.protocol.states import WatchedEvent
 from kazoo.recipe.watchers import ChildrenWatch, DataWatch
 from kazoo.security import make_digest_acl
 
-from spark_kafkalite.processes.java_process import run_java
 from spark_kafkalite.processes.zookeeper import class_path
+from tests.lab.java import run_java
 from tests.patience import PATIENCE_S, wait_until
 
 SERVERS = ["served", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]

@@ -34,6 +34,10 @@ _CONFESSIONS = re.compile(r"^.*(are lost|ERROR|Traceback).*$", re.MULTILINE)
 _HOLES = re.compile(
     r"ERROR \S+ (?P<topic>\S+)-0: \d+ offsets are missing in [^:]*: (?P<ranges>.*)\. A replica copies them"
 )
+# Nor need a segment be there that was not flushed, though the snapshot of producers at its first offset is.
+_NO_LAST_SEGMENT = re.compile(
+    r"ERROR \S+ (?P<topic>\S+)-0: the last segment is missing, which began at offset (?P<start>\d+)"
+)
 _RANGE = re.compile(r"(?:^|, )(\d+) to (\d+) \(")
 
 # path: (czxid, version) of the registry's nodes, and the last transaction.
@@ -115,8 +119,8 @@ class Examination:
         """Take up what the broker itself complains of."""
         output = self._broker.stderr_path.read_text(encoding="utf-8")
         for found in _CONFESSIONS.finditer(output):
-            missing = _HOLES.search(found[0])
-            if missing is None or not self._may_be_missing(missing):
+            missing, last = _HOLES.search(found[0]), _NO_LAST_SEGMENT.search(found[0])
+            if not ((missing and self._may_be_missing(missing)) or (last and self._may_end(last))):
                 self.problems.append(f"the broker says: {found[0]}")
 
     def _may_be_missing(self, told: re.Match[str]) -> bool:
@@ -126,6 +130,10 @@ class Examination:
         self._holes.setdefault(topic, []).extend(holes)
         kept = self.promise.kept.get(topic, {})
         return bool(holes) and not any(offset in hole for hole in holes for offset in kept)
+
+    def _may_end(self, told: re.Match[str]) -> bool:
+        """Return whether the broker has promised nothing of the last segment, which it misses."""
+        return not any(offset >= int(told["start"]) for offset in self.promise.kept.get(told["topic"], {}))
 
     def _check_topics(self) -> None:
         with Admin(bootstrap_servers=self._broker.bootstrap) as admin:

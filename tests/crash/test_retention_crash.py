@@ -140,7 +140,7 @@ class Host:
             producer_epoch=0,
             base_sequence=number,
         )
-        self.partitions[name].log.make_appendable()
+        self.partitions[name].log.readiness.prepare()
         result = self.partitions[name].check_leader().try_append(memoryview(batch), 9)
         assert isinstance(result, AppendResult)
         return result

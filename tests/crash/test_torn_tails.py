@@ -21,7 +21,7 @@ from spark_kafkalite.errors import KafkaliteError
 from spark_kafkalite.log.files.fs import write_whole
 from spark_kafkalite.log.files.open_files import OpenFiles
 from spark_kafkalite.log.loading import scan
-from spark_kafkalite.log.loading.recovery import LastRun
+from spark_kafkalite.log.loading.loaded_log import LastRun
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig

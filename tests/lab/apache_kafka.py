@@ -20,9 +20,10 @@ from typing import Final, Self
 
 from spark_kafkalite.processes.child_process import ChildFailed, ChildProcess
 from spark_kafkalite.processes.free_ports import free_ports
-from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_problem, run_java
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, java_problem
 from spark_kafkalite.wire.frame import framed
 from tests.lab import jars
+from tests.lab.java import run_java
 
 _START_TIMEOUT_S: Final = 180
 _STOP_TIMEOUT_S: Final = 60

@@ -29,6 +29,7 @@ from spark_kafkalite.registry.store import (
 )
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
+from tests.patience import PATIENCE_S
 
 # A fault of one operation: called with the store and the operation itself, it returns the answer for the caller.
 Fault = Callable[["FakeStore", Callable[[], "Future[Any]"]], "Future[Any]"]
@@ -174,6 +175,16 @@ def expire_after(store: FakeStore, operation: Callable[[], Future[Any]]) -> Futu
         ended.add_done_callback(lambda _: lost.set_exception(error))
 
     operation().add_done_callback(done)
+    return lost
+
+
+def lose_answer_late(store: FakeStore, operation: Callable[[], Future[Any]]) -> Future[Any]:
+    """A fault: as :func:`lose_answer`, but the caller hears of the restored connection before its operation fails."""
+    lost: Future[Any] = Future()
+    operation().exception(PATIENCE_S)
+    store.listeners.report(SessionState.SUSPENDED)
+    store.listeners.report(SessionState.CONNECTED)
+    lost.set_exception(ConnectionLoss("the connection broke before the answer came"))
     return lost
 
 

@@ -11,9 +11,10 @@ from typing import Final, Self
 
 from spark_kafkalite.processes.child_process import ChildProcess
 from spark_kafkalite.processes.free_ports import free_ports
-from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, run_java
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments
 from tests.lab import jars
 from tests.lab.hdfs import class_path, is_serving, write_hadoop_settings
+from tests.lab.java import run_java
 
 _NAME_NODE: Final = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE: Final = "org.apache.hadoop.hdfs.server.datanode.DataNode"

@@ -95,6 +95,7 @@ class SecureKafka(ApacheKafka):
         *,
         heap_mb: int = 512,
         jvm_options: Sequence[str] = SHORT_LIVED_OPTIONS,
+        overrides: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare a node, as :class:`ApacheKafka` does. It accepts the tokens of ``tokens``, which must be running."""
         self.authority = Authority(directory / "certificates", "authority")
@@ -115,7 +116,7 @@ class SecureKafka(ApacheKafka):
                 f"-Djava.security.properties={java_security}",
                 f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens.jwks_url}",
             ),
-            overrides=self._security(),
+            overrides={**self._security(), **(overrides or {})},
             further_listeners={listener.listener_name: listener.protocol for listener in SecuredListener},
             format_arguments=scram,
         )

@@ -123,7 +123,7 @@ MUTANTS: Final = (
     Mutant(
         "incarnation_ignored",
         f"{_REPLICATION}/rules/in_sync.py",
-        "return incarnation == member or (",
+        "return incarnation == named or (",
         "return True or (",
         (f"{_RULES_TESTS}/test_in_sync.py", f"{_REPLICATION_TESTS}/test_isr_changes.py"),
     ),

@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -98,9 +98,19 @@ class Network:
         """What stands before a command to run it on a host."""
         return ("ip", "netns", "exec", self._namespace(host))
 
-    def python(self, host: str, script: str, *arguments: str, timeout_s: float = PATIENCE_S) -> str:
-        """Run a Python script on a host and return what it printed. AssertionError with its output when it fails."""
-        environment = {**os.environ, "SPARK_LOCAL_IP": self.addresses[host]}
+    def python(
+        self,
+        host: str,
+        script: str,
+        *arguments: str,
+        variables: Mapping[str, str] | None = None,
+        timeout_s: float = PATIENCE_S,
+    ) -> str:
+        """Run a Python script on a host and return what it printed. AssertionError with its output when it fails.
+
+        ``variables`` are environment variables that it gets besides those of this process.
+        """
+        environment = {**os.environ, "SPARK_LOCAL_IP": self.addresses[host], **(variables or {})}
         done = subprocess.run(
             [*self.prefix(host), sys.executable, "-c", script, *arguments],
             cwd=_PROJECT, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False,

@@ -11,6 +11,7 @@ import pytest
 from spark_kafkalite.processes.child_process import ChildFailed
 from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.network.hosts import Network, problem
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.root]
 
@@ -141,9 +142,14 @@ def test_clients_name_the_advertised_address_that_they_cannot_reach(network: Net
 
 @pytest.mark.spark
 def test_a_spark_driver_on_a_third_host(network: Network, broker: str, lost_broker: str) -> None:
+    # Only here: it imports PySpark.
+    from tests.spark.class_archive import java_environment
+
     network.python("client", CLIENT, broker, "for-spark", "500")
     network.python("client", MAKE_TOPIC, lost_broker, "for-spark")
-    printed = network.python("spark", SPARK, broker, lost_broker, "for-spark", timeout_s=300).splitlines()
+    printed = network.python(
+        *("spark", SPARK, broker, lost_broker, "for-spark"), variables=java_environment(), timeout_s=8 * PATIENCE_S
+    ).splitlines()
     assert printed[0] == "rows 500 500"
     assert printed[1] == "written 1"
     assert printed[2].startswith("error ") and "[KAFKALITE_CONNECTION_FAILED]" in printed[2], printed[2]

@@ -10,10 +10,11 @@ import pytest
 
 from spark_kafkalite.processes.child_process import ChildFailed
 from spark_kafkalite.processes.cluster import BrokerProcess
-from spark_kafkalite.processes.java_process import JavaToolFailed, run_java
+from spark_kafkalite.processes.java_process import JavaToolFailed
 from tests.lab import jars
 from tests.lab.apache_kafka import ApacheKafka
 from tests.lab.hdfs import MiniHdfs
+from tests.lab.java import run_java
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 

@@ -36,7 +36,7 @@ class Room:
         clock: Clock = SYSTEM_CLOCK,
         processors: int | None = None,
     ) -> None:
-        self._read_ticks = read_ticks or _read_ticks
+        self._read_ticks = read_ticks or read_host_ticks
         self._clock = clock
         self._processors = processors or os.cpu_count() or 1
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class Room:
             return idle * self._processors >= ROOM * max(total, 1)
 
 
-def _read_ticks() -> Ticks:
+def read_host_ticks() -> Ticks:
     """Read the first line of /proc/stat: user, nice, system, idle, iowait, and so on. Who waits for a disk is not
     idle: more files would only wait for it, too."""
     counts = [int(field) for field in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]

@@ -1,4 +1,4 @@
-"""The processes below one, whatever sessions they have begun, as proc(5) shows them."""
+"""The state of a process, and the processes below one, whatever sessions they have begun, as proc(5) shows them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,29 @@ class Status(NamedTuple):
 
 def tree(root: int) -> dict[int, Status]:
     """Return a process and all processes below it, by their numbers; nothing once it has been waited for."""
-    all_processes = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                content = Path(f"/proc/{entry}/stat").read_text(encoding="ascii", errors="replace")
-            except OSError:
-                continue  # it has just ended
-            # The name before it may hold anything.
-            fields = content.rpartition(")")[2].split()
-            all_processes[int(entry)] = Status(fields[0], int(fields[1]), sum(map(int, fields[11:15])))
+    all_processes = {
+        int(entry): status
+        for entry in os.listdir("/proc")
+        if entry.isdigit() and (status := status_of(int(entry))) is not None
+    }
     return {number: status for number, status in all_processes.items() if _is_below(number, root, all_processes)}
+
+
+def status_of(process: int) -> Status | None:
+    """Return what /proc says of a process; None once it has been waited for, also in the middle of the look."""
+    try:
+        content = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name before it may hold anything.
+    fields = content.rpartition(")")[2].split()
+    return Status(fields[0], int(fields[1]), sum(map(int, fields[11:15])))
+
+
+def has_ended(process: int) -> bool:
+    """Return whether no process of this number runs. One that nobody has waited for yet, a zombie, has ended."""
+    status = status_of(process)
+    return status is None or status.state in "ZX"
 
 
 def _is_below(process: int, root: int, all_processes: Mapping[int, Status]) -> bool:

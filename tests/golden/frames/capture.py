@@ -22,12 +22,12 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import version as confluent_version
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from spark_kafkalite.processes.java_process import run_java
 from spark_kafkalite.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.golden.frames.frames import RECORDS, VALUES, batch_with, frames
 from tests.interop.support.java_clients import compile_java
 from tests.interop.support.raw_client import RawClient
 from tests.lab import apache_kafka
+from tests.lab.java import run_java
 from tests.patience import PATIENCE_S
 
 DIRECTORY = Path(__file__).parent

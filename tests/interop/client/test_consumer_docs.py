@@ -1,9 +1,8 @@
-"""The programs of docs/consumers.md, and the test of docs/cluster.md with one broker: they run as they are printed."""
+"""The programs of docs/consumers.md run as they are printed."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -46,21 +45,3 @@ def test_short_programs_run(program: str, tmp_path: Path) -> None:
                 process.wait_until(shown, PATIENCE_S, "printing a record")
             finally:
                 process.kill()
-
-
-def test_the_fixture_with_one_broker_works(tmp_path: Path) -> None:
-    (program,) = [block for block in blocks(DOCS / "cluster.md") if "kafkalite_broker" in block]
-    (tmp_path / "test_page.py").write_text(program)
-    # Apart from the project's own settings of pytest.
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        f"--rootdir={tmp_path}",
-        "test_page.py",
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

@@ -389,21 +389,25 @@ def test_failures_that_nobody_looks_at_are_logged_and_end_the_block(
 ) -> None:
     strict = refusing(topic, admin)
     told: list[Exception | None] = []
-    with pytest.raises(UndeliveredRecords) as ended, Producer(bootstrap_servers=bootstrap, linger_ms=2_000) as producer:
+    # Nothing leaves before it is flushed: a slow host makes no more batches.
+    lingering = Producer(bootstrap_servers=bootstrap, linger_ms=60_000)
+    with pytest.raises(UndeliveredRecords) as ended, lingering as producer:
         for partition, count in ((0, 3), (1, 4)):
             for _ in range(count):
                 producer.send(strict, b"x", partition=partition, timestamp_ms=1)
         producer.send(strict, b"y", partition=0, timestamp_ms=1, on_delivery=lambda _, error: told.append(error))
         looked_at = producer.send(strict, b"y", partition=1, timestamp_ms=1)
+        producer.flush(PATIENCE_S)
         for _ in range(2):
             with pytest.raises(InvalidTimestamp):
                 looked_at.result(PATIENCE_S)
-        producer.flush(PATIENCE_S)
         assert isinstance(told[0], InvalidTimestamp)
         # One of each partition in a call whose handle is asked, in one whose handle is not, and in one with a callback.
         records = [{"value": b"z", "partition": number, "timestamp": 1} for number in (0, 1)]
+        handle = producer.send_batch(strict, records)
+        producer.flush(PATIENCE_S)
         with pytest.raises(InvalidTimestamp):
-            producer.send_batch(strict, records).result(PATIENCE_S)
+            handle.result(PATIENCE_S)
         producer.send_batch(strict, records)
         producer.send_batch(strict, records, on_delivery=lambda handle: told.extend(handle.errors()))
     assert ended.value.record_count == 3 + 4 + 1 + 1

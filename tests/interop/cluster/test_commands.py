@@ -26,6 +26,7 @@ from tests.interop.cluster.heard import wait_until_told_of_isr
 from tests.interop.support.collect import collected
 from tests.patience import PATIENCE_S, wait_until
 from tests.pool.forking import run_command
+from tests.pool.process_tree import has_ended
 
 COMMAND = [sys.executable, "-m", "spark_kafkalite.cli"]
 
@@ -94,13 +95,6 @@ def up(tmp_path: Path, *arguments: str) -> Iterator[Up]:
             process.kill()
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def created(bootstrap: str, topic: str) -> str:
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topic(topic)
@@ -120,7 +114,7 @@ def test_up_runs_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
             (partition,) = admin.describe_topics(["events"])["events"].partitions
         assert len(partition.replicas) == 3
         assert running.stop() == 0
-        assert not any(map(is_running, running.pids.values()))
+        assert all(map(has_ended, running.pids.values()))
         assert running.errors.read_text() == ""
     assert [path.name for path in tmp_path.iterdir()] == ["up.err"]
 
@@ -146,7 +140,7 @@ def test_the_next_up_goes_on_with_the_data(tmp_path: Path) -> None:
 def test_nothing_outlives_an_up_that_is_killed(tmp_path: Path) -> None:
     with up(tmp_path, "--brokers", "2") as running:
         running.stop(signal.SIGKILL)
-        wait_until(lambda: not any(map(is_running, running.pids.values())), "the end of all brokers")
+        wait_until(lambda: all(map(has_ended, running.pids.values())), "the end of all brokers")
 
 
 def test_a_broker_that_dies_is_told_of_and_can_be_started_alone(tmp_path: Path) -> None:
@@ -228,8 +222,13 @@ def test_a_broker_is_not_advertised_where_another_one_is(cluster: KafkaliteClust
     overrides = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
     failed = kafkalite("broker", *overrides, code=1)
     assert f"broker 9 would be advertised at {taken}, where broker 1 is registered: correct advertised" in failed.stderr
-    found = json.loads(kafkalite("cluster", "status", "--json", "--bootstrap-server", cluster.bootstrap).stdout)
-    assert [broker["id"] for broker in found["brokers"]] == [1, 2, 3]
+
+    def are_the_three() -> bool:
+        status = kafkalite("cluster", "status", "--json", "--bootstrap-server", cluster.bootstrap).stdout
+        return [broker["id"] for broker in json.loads(status)["brokers"]] == [1, 2, 3]
+
+    # It was registered when it looked at the others. A broker may hear of its end later.
+    wait_until(are_the_three, "the end of broker 9 to be heard of")
 
 
 def test_an_up_whose_port_is_taken_says_so(cluster: KafkaliteCluster) -> None:

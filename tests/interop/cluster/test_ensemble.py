@@ -13,7 +13,7 @@ import pytest
 from spark_kafkalite import Admin, Consumer, Producer, TopicPartition
 from spark_kafkalite.processes.child_process import freeze
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
-from spark_kafkalite.processes.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, available, four_letters
+from spark_kafkalite.processes.zookeeper import ZooKeeperServer, available, four_letters
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import Store
 from spark_kafkalite.registry.zookeeper import open_zookeeper
@@ -21,6 +21,7 @@ from tests.interop.cluster.operations_page import commands_of
 from tests.interop.cluster.streams import Ours
 from tests.interop.cluster.test_commands import kafkalite
 from tests.interop.cluster.test_failover import values_of, wait_until_acknowledged
+from tests.lab.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.zookeeper]

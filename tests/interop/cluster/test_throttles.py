@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from spark_kafkalite import Admin, Producer, TopicPartition
 from spark_kafkalite.client.admin.admin import NewTopic
-from spark_kafkalite.client.admin.configs import ConfigChange
+from spark_kafkalite.client.admin.configs import AlterOperation, ConfigChange
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.broker.test_metrics import METRICS, scraped, scraped_anew, value
 from tests.interop.support.java_tools import JavaTools
@@ -37,6 +37,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaliteClust
 def admin(cluster: KafkaliteCluster) -> Iterator[Admin]:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         yield admin
+        # What a test that has failed leaves must not fail the next ones.
+        left = admin.list_partition_reassignments()
+        admin.alter_partition_reassignments(dict.fromkeys(left))
+        for broker in (1, 2, 3):
+            admin.incremental_alter_configs([ConfigChange(name, "delete") for name in RATES], broker_id=broker)
+        admin.incremental_alter_configs([ConfigChange(name, "delete") for name in RATES], all_brokers=True)
 
 
 def made(
@@ -70,6 +76,18 @@ def settings(admin: Admin, topic: str) -> tuple[set[str | None], set[str | None]
     return {found[name].value for name in LISTS}, rates
 
 
+def reassigned(
+    cluster: KafkaliteCluster, directory: Path, action: str, *arguments: str, moves: Sequence[object], code: int = 0
+) -> str:
+    """Run the command about a plan of these moves, and return all that it prints."""
+    file = directory / "plan.json"
+    file.write_text(json.dumps({"version": 1, "partitions": moves}))
+    named = ("--file", str(file), "--bootstrap-server", cluster.bootstrap)
+    done = run_command("cluster", "reassign", action, *arguments, *named)
+    assert done.returncode == code, done.stderr + done.stdout
+    return done.stdout + done.stderr
+
+
 def wait_for_settings(admin: Admin, topic: str, lists: set[str], rates: set[str]) -> None:
     """Wait until whichever broker is asked has heard of what another one was told."""
     wait_until(
@@ -94,21 +112,33 @@ def test_kafkas_tool_throttles_changes_the_rate_and_takes_it_back(
     # What is not listed moves from the same leader to the same follower, and has more bytes.
     wanted = {TopicPartition(other, 0): [3]}
     assert admin.alter_partition_reassignments(wanted) == dict.fromkeys(wanted)
-    wait_until(lambda: isr(admin, other) == {3}, "the other topic to move")
+    # The state of a partition and the list of its replicas are two nodes, of which brokers hear one after the other.
+    wait_until(
+        lambda: admin.list_partition_reassignments().keys() == {TopicPartition(topic, number) for number in (0, 1)},
+        "the other topic to move",
+    )
     assert all(size(admin, topic, number, 3) < VALUES * VALUE_BYTES / 2 for number in (0, 1))
-    assert len(admin.list_partition_reassignments()) == 2
-    metrics = scraped_anew(cluster.broker(1))
-    assert value(metrics, "kafka_server_replicamanager_reassigningpartitions") == 1
-    assert value(metrics, "kafkalite_throttled_replication_rate", role="leader") == 1
+
+    def sent() -> tuple[float, float, float]:
+        """Return what the first broker leads that moves, and the bytes it has sent with and without a throttle."""
+        metrics = scraped(cluster.broker(1))
+        assert value(metrics, "kafkalite_throttled_replication_rate", role="leader") == 1
+        throttled = value(metrics, "kafkalite_throttled_replication_bytes", role="leader")
+        whole = value(metrics, "kafka_server_brokertopicmetrics_reassignmentbytesout")
+        return value(metrics, "kafka_server_replicamanager_reassigningpartitions"), throttled, whole - throttled
+
+    # The other topic's bytes moved, too, but not under the throttle.
+    def has_begun() -> bool:
+        moving, throttled, other_bytes = sent()
+        assert throttled < VALUES * VALUE_BYTES / 2
+        return moving == 1 and throttled > 0 and other_bytes > VALUES * VALUE_BYTES
+
+    wait_until(has_begun, "one partition to move on, and a batch of it")
     # Between two batches there may be a moment without any.
     wait_until(
         lambda: 0 < value(scraped(cluster.broker(1)), "kafka_server_leaderreplication_byte_rate") < VALUE_BYTES,
         "a batch to pass",
     )
-    copied = value(metrics, "kafkalite_throttled_replication_bytes", role="leader")
-    # The other topic's bytes moved, too, but not under the throttle.
-    assert 0 < copied < VALUES * VALUE_BYTES / 2
-    assert value(metrics, "kafka_server_brokertopicmetrics_reassignmentbytesout") > copied + VALUES * VALUE_BYTES
     # The target has copied the other topic whole.
     metrics = scraped_anew(cluster.broker(3))
     for counted in ("reassignmentbytesin", "replicationbytesin"):
@@ -189,20 +219,13 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
     cluster: KafkaliteCluster, admin: Admin, tmp_path: Path
 ) -> None:
     topic = made(cluster, admin, "ours", {0: [1], 1: [2]})
-    file = tmp_path / "plan.json"
     moves = [{"topic": topic, "partition": number, "replicas": [3]} for number in (0, 1)]
-    file.write_text(json.dumps({"version": 1, "partitions": moves}))
 
-    def reassign(*arguments: str, code: int = 0) -> str:
-        done = run_command(
-            "cluster", "reassign", *arguments, "--file", str(file), "--bootstrap-server", cluster.bootstrap
-        )
-        assert done.returncode == code, done.stderr + done.stdout
-        return done.stderr
+    def reassign(action: str, *arguments: str, code: int = 0) -> str:
+        return reassigned(cluster, tmp_path, action, *arguments, moves=moves, code=code)
 
     # A plan that the controller would refuse changes nothing, not even a throttle.
     moves[1]["replicas"] = [3, 9]
-    file.write_text(json.dumps({"version": 1, "partitions": moves}))
     for action in (("--plan",), ("--execute", "--throttle", "1")):
         assert reassign(*action, code=1).endswith(
             f"not live: broker 9, which is to get {topic}-1. Start it, or name another; live are 1, 2, 3. Nothing has "
@@ -210,7 +233,6 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
         )
     wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})
     moves[1]["replicas"] = [3]
-    file.write_text(json.dumps({"version": 1, "partitions": moves}))
     planned = reassign("--plan", "--throttle", "10")
     assert "kafkalite: at 10 B/s to and from each broker this takes at least 3 d\n" in planned
     wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})
@@ -234,7 +256,6 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
     assert "removed" not in reassign("--verify")
     # A cancellation removes it, too, unless it is to stay.
     moves[0]["replicas"], moves[1]["replicas"] = [1], [2]
-    file.write_text(json.dumps({"version": 1, "partitions": moves}))
     reassign("--execute", "--throttle", "1")
     reassign("--cancel", "--preserve-throttles")
     wait_until(lambda: settings(admin, topic)[1] == {"1"}, "the rates to stay")
@@ -249,22 +270,19 @@ def test_our_command_sets_a_throttle_changes_it_and_removes_it(
     assert run_command(*removed.split(), "--bootstrap-server", cluster.bootstrap).returncode == 0
     wait_until(lambda: not admin.list_partition_reassignments(), "the move to go on without it")
     moves[0]["replicas"], moves[1]["replicas"] = [3], [3]
-    file.write_text(json.dumps({"version": 1, "partitions": moves}))
     assert "throttle" not in reassign("--execute")
-    assert "is removed" in reassign("--cancel")
+    # It goes at full speed. What has ended cannot be cancelled.
+    wait_until(lambda: not admin.list_partition_reassignments(), "the move without a throttle to end")
+    assert "is removed" in reassign("--verify")
     wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})
 
 
 def test_a_second_plan_keeps_the_first_one_throttled(cluster: KafkaliteCluster, admin: Admin, tmp_path: Path) -> None:
     topic = made(cluster, admin, "twice", {0: [1], 1: [2]})
-    file = tmp_path / "plan.json"
 
-    def reassign(action: str, *arguments: str, partition: int) -> None:
-        move = {"topic": topic, "partition": partition, "replicas": [3]}
-        file.write_text(json.dumps({"version": 1, "partitions": [move]}))
-        named = ("--file", str(file), "--bootstrap-server", cluster.bootstrap)
-        done = run_command("cluster", "reassign", action, *arguments, *named)
-        assert done.returncode == 0, done.stderr + done.stdout
+    def reassign(action: str, *arguments: str, partition: int) -> str:
+        moves = [{"topic": topic, "partition": partition, "replicas": [3]}]
+        return reassigned(cluster, tmp_path, action, *arguments, moves=moves)
 
     # What a command does first: its lists are set, and no broker knows of its moves.
     first = [ConfigChange(name, "set", value) for name, value in zip(LISTS, ("0:1", "0:3"), strict=True)]
@@ -288,27 +306,53 @@ def test_verify_removes_the_rates_of_a_plan_whose_topic_was_deleted(
     cluster: KafkaliteCluster, admin: Admin, tmp_path: Path
 ) -> None:
     topic, kept = (made(cluster, admin, name, {0: [1]}) for name in ("deleted", "kept"))
-    file = tmp_path / "plan.json"
     moves = [
         {"topic": topic, "partition": 0, "replicas": [3]},
         {"topic": kept, "partition": 0, "replicas": [1]},
         {"topic": kept, "partition": 7, "replicas": [1]},
     ]
 
-    def reassign(action: str, *arguments: str, partitions: list[dict[str, object]], code: int) -> str:
-        file.write_text(json.dumps({"version": 1, "partitions": partitions}))
-        named = ("--file", str(file), "--bootstrap-server", cluster.bootstrap)
-        done = run_command("cluster", "reassign", action, *arguments, *named)
-        assert done.returncode == code, done.stderr + done.stdout
-        return done.stdout + done.stderr
-
-    reassign("--execute", "--throttle", "1", partitions=moves[:1], code=0)
+    reassigned(cluster, tmp_path, "--execute", "--throttle", "1", moves=moves[:1])
     wait_until(lambda: settings(admin, kept)[1] == {str(2**63 - 1), "1"}, "the rates of two brokers")
     admin.delete_topics([topic])
     wait_until(lambda: not admin.list_partition_reassignments(), "the move to end with its topic")
-    verified = reassign("--verify", partitions=moves, code=1)
+    verified = reassigned(cluster, tmp_path, "--verify", moves=moves, code=1)
     for key in (f"{topic}-0", f"{kept}-7"):
         assert f"There is no active reassignment of partition {key}, and no such partition.\n" in verified
     assert f"Reassignment of partition {kept}-0 is completed.\n" in verified
     assert "kafkalite: the throttle of broker 1, 3 is removed\n" in verified
     wait_until(lambda: settings(admin, kept)[1] == {str(2**63 - 1)}, "the rates to go")
+
+
+def test_the_end_of_a_plan_leaves_the_throttle_of_one_that_has_not_begun(
+    cluster: KafkaliteCluster, admin: Admin, tmp_path: Path
+) -> None:
+    topic, other = made(cluster, admin, "ended", {0: [1], 1: [2]}), made(cluster, admin, "beginning", {0: [1]})
+
+    def reassign(action: str, *arguments: str, partition: int) -> str:
+        moves = [{"topic": topic, "partition": partition, "replicas": [3]}]
+        return reassigned(cluster, tmp_path, action, *arguments, moves=moves)
+
+    def throttle(of: str, operation: AlterOperation, *values: str) -> None:
+        changes = [ConfigChange(name, operation, value) for name, value in zip(LISTS, values, strict=True)]
+        admin.incremental_alter_configs(changes, topic=of)
+
+    reassign("--execute", "--throttle", "100000000", partition=0)
+    wait_until(lambda: not admin.list_partition_reassignments(), "the partition to move")
+    # What other commands do before they begin to move anything, in the same topic and in another one.
+    throttle(topic, "append", "1:2", "1:3")
+    throttle(other, "set", "0:1", "0:3")
+    wait_for_settings(admin, topic, {"0:1,1:2", "0:3,1:3"}, {"100000000", str(2**63 - 1)})
+    verified = reassign("--verify", partition=0)
+    assert f"kafkalite: the throttle of topic {topic} is removed for the partitions of this plan\n" in verified
+    assert (
+        f"kafkalite: broker 1, 3 keeps its throttle: topic {other}, {topic} is throttled for a plan that has not "
+        "begun; --verify of that plan removes it\n"
+    ) in verified
+    wait_for_settings(admin, topic, {"1:2", "1:3"}, {"100000000", str(2**63 - 1)})
+    # Each plan removes its own; the rates go with the last list.
+    throttle(other, "delete", "", "")
+    wait_for_settings(admin, other, {""}, {"100000000", str(2**63 - 1)})
+    ended = reassign("--execute", "--throttle", "100000000", "--wait", partition=1)
+    assert "kafkalite: the throttle of broker 1, 2, 3 is removed\n" in ended
+    wait_for_settings(admin, topic, {""}, {str(2**63 - 1)})

@@ -1,7 +1,8 @@
-"""A log that an unclean election cut: what our consumers say of it."""
+"""Logs that are cut: what our consumers say of an unclean election, and who leads where a file was cut."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from spark_kafkalite.client.network.served_versions import SUPPORTED
 from spark_kafkalite.errors import LogTruncated
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from spark_kafkalite.wire.api_keys import ApiKey
+from tests.interop.cluster.test_replication import values_of
 from tests.patience import PATIENCE_S, wait_until
 
 
@@ -68,3 +70,38 @@ def test_an_unclean_election_is_noticed_by_who_has_read_on(
             read(strict, 1)
         assert (raised.value.offset, raised.value.divergent_offset) == (150, 100)
         assert read(going_on, 200) == list(range(1_000, 1_200))
+
+
+@pytest.mark.parametrize("min_insync", [pytest.param(2, id="eligible"), pytest.param(1, id="former member")])
+def test_who_has_all_leads_where_the_only_member_has_lost_the_end_of_its_log(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str], admin: Admin, min_insync: int
+) -> None:
+    topic = new_topic(replication_factor=2, min_insync_replicas=min_insync)
+    for first in range(0, 100, 10):
+        produce(cluster, topic, range(first, first + 10))
+    former = cluster.wait_for_leader(topic)
+    (other,) = set(cluster.assignment_of(topic).partitions[0]) - {former}
+    # With these fetches the follower learns that all of it is committed.
+    produce(cluster, topic, range(100, 110))
+    if min_insync == 1:
+        # It leaves the ISR, and is not eligible, because one member is enough.
+        cluster.stop(other)
+        assert cluster.in_sync(topic) == {former}
+    cluster.kill(former)
+    if min_insync == 2:
+        wait_until(lambda: cluster.in_sync(topic) == {other}, "the follower to lead alone")
+    directory = cluster.broker(former).data_dir
+    (segment,) = (directory / f"{topic}-0").glob("*.log")
+    os.truncate(segment, segment.stat().st_size // 2)
+    for checkpoint in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
+        # As it is where the last ones were written before these records.
+        (directory / checkpoint).unlink(missing_ok=True)
+    if min_insync == 2:
+        cluster.kill(other)
+    cluster.restart(former)
+    wait_until(lambda: cluster.leader_of(topic) == former, "the shorter log to lead")
+    cluster.restart(other)
+    cluster.wait_in_sync(topic)
+    assert values_of(cluster.bootstrap, topic, 110) == [b"%d" % each for each in range(110)]
+    assert "lacks committed records: the broker resigns" in cluster.broker(former).stderr_path.read_text()
+    admin.delete_topics([topic])

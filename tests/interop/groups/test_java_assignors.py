@@ -12,10 +12,10 @@ from spark_kafkalite.client.group.assignors import Assignments, GroupMemberSubsc
 from spark_kafkalite.client.group.consumer_protocol import Assignment, Subscription
 from spark_kafkalite.client.group.settings import assignor
 from spark_kafkalite.model import TopicPartition
-from spark_kafkalite.processes.java_process import run_java
 from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
 from tests.lab import apache_kafka as apache_kafka_part
 from tests.lab.apache_kafka import logging_options
+from tests.lab.java import run_java
 from tests.seeds import SEED
 
 pytestmark = [pytest.mark.kafka]

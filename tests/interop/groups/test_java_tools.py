@@ -16,7 +16,7 @@ from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.support.assigned_member import assigned_after_poll
 from tests.interop.support.java_tools import JavaTools
 from tests.lab import apache_kafka
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.kafka]
 
@@ -120,12 +120,12 @@ def test_the_console_consumer_in_a_group(
 ) -> None:
     console = "org.apache.kafka.tools.consumer.ConsoleConsumer"
     read = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group, "--from-beginning")
-    first = java_tools.run(console, *read, "--max-messages", str(RECORDS), "--timeout-ms", "30000")
+    first = java_tools.run(console, *read, "--max-messages", str(RECORDS), "--timeout-ms", f"{PATIENCE_S * 1000:.0f}")
     assert sorted(first.stdout.splitlines()) == sorted(f"value {number}" for number in range(RECORDS))
     assert offsets_of(admin, group) == [10, 10, 10]
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         producer.send(topic, b"new", partition=1)
-    again = java_tools.run(console, *read, "--max-messages", "1", "--timeout-ms", "30000")
+    again = java_tools.run(console, *read, "--max-messages", "1", "--timeout-ms", f"{PATIENCE_S * 1000:.0f}")
     assert again.stdout.splitlines() == ["new"]
     assert {each.records for each in admin.group_lag(group).values()} == {0}
 

@@ -34,6 +34,7 @@ from tests.interop.support.records import Sent
 from tests.lab import apache_kafka
 from tests.lab.apache_kafka import kafka_tool
 from tests.patience import PATIENCE_S, wait_until
+from tests.pool.process_tree import has_ended
 from tests.seeds import SEED, SOAK
 
 KILLS = 80 if SOAK else 8
@@ -88,11 +89,19 @@ def size_of(broker: BrokerProcess, topic: str) -> int:
     return int(found.topics[0].partitions[0].partition_size)
 
 
-def children_of(pid: int) -> list[int]:
-    """The processes that a process has started and that live."""
+def cleaners_of(broker: int) -> list[int]:
+    """Return the cleaner processes that a broker has started and that live.
+
+    One that does not run its own program yet is left out. Until then the broker's thread stands still (vfork), and
+    whatever stops that process stops the broker.
+    """
+    found = []
     with contextlib.suppress(FileNotFoundError):
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
-    return []
+        for child in Path(f"/proc/{broker}/task/{broker}/children").read_text(encoding="ascii").split():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if b"cleaner_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(int(child))
+    return found
 
 
 def files_ending(broker: BrokerProcess, topic: str, *suffixes: str) -> list[str]:
@@ -217,8 +226,8 @@ def slow_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         create(running, "slow")
         create(running, "other")
         PRODUCERS["confluent"](running.bootstrap, "slow", history(20_000, 100), "none", "all", True)
-        wait_until(lambda: files_ending(running, "slow", ".cleaned") or children_of(running.pid), "a cleaning begun")
-        wait_until(lambda: children_of(running.pid), "a child")
+        wait_until(lambda: files_ending(running, "slow", ".cleaned") or cleaners_of(running.pid), "a cleaning begun")
+        wait_until(lambda: cleaners_of(running.pid), "a child")
         yield running
 
 
@@ -239,11 +248,11 @@ def compact_no_more(broker: BrokerProcess) -> None:
 def test_a_cleaning_is_called_off(
     slow_broker: BrokerProcess, change: Callable[[BrokerProcess], None], reason: str
 ) -> None:
-    (child,) = children_of(slow_broker.pid)
+    (child,) = cleaners_of(slow_broker.pid)
     change(slow_broker)
     wait_until(lambda: f"called off: {reason}" in log_text(slow_broker), reason)
     if change is not delete_topic:  # which takes the child's files away: it may have noticed by itself
-        wait_until(lambda: child not in children_of(slow_broker.pid), "the child's end")
+        wait_until(lambda: child not in cleaners_of(slow_broker.pid), "the child's end")
     wait_until(lambda: not files_ending(slow_broker, "slow", ".cleaned"), "the end of what it has written")
     # The next one is taken.
     with Producer(bootstrap_servers=slow_broker.bootstrap) as producer:
@@ -253,7 +262,7 @@ def test_a_cleaning_is_called_off(
 
 
 def test_a_stop_does_not_wait_for_a_cleaning(slow_broker: BrokerProcess) -> None:
-    (child,) = children_of(slow_broker.pid)
+    (child,) = cleaners_of(slow_broker.pid)
     # The cleaning takes minutes.
     assert slow_broker.stop(PATIENCE_S) == 0
     assert not Path(f"/proc/{child}").exists()
@@ -262,19 +271,12 @@ def test_a_stop_does_not_wait_for_a_cleaning(slow_broker: BrokerProcess) -> None
 
 
 def test_a_child_does_not_outlive_its_broker(slow_broker: BrokerProcess) -> None:
-    (child,) = children_of(slow_broker.pid)
+    (child,) = cleaners_of(slow_broker.pid)
     os.kill(slow_broker.pid, signal.SIGKILL)
-    wait_until(lambda: not Path(f"/proc/{child}").exists() or _is_zombie(child), "the child's end")
+    wait_until(lambda: has_ended(child), "the child's end")
     slow_broker.kill()
     slow_broker.start()
     assert end_offset_of(slow_broker, "slow") == 20_001
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def test_a_log_that_cannot_be_cleaned_is_left_alone_and_the_others_go_on(tmp_path: Path) -> None:
@@ -449,7 +451,7 @@ def test_kills_of_broker_and_child_lose_nothing(tmp_path: Path) -> None:
         reader = StateReader(broker.bootstrap, topic)
         for kind in chance.sample(KILLED_AT * (KILLS // len(KILLED_AT)), KILLS):
             if kind == "child":
-                child = wait_until(lambda: children_of(broker.pid), "a child")[0]
+                child = wait_until(lambda: cleaners_of(broker.pid), "a child")[0]
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
                 kills["child"] += 1
@@ -508,7 +510,7 @@ def test_apache_kafkas_tools_read_what_is_left(tmp_path: Path) -> None:
         shown = kafka_tool(
             "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", broker.bootstrap,
             "--topic", "java", "--partition", "0", "--offset", "earliest", "--max-messages", str(len(wanted)),
-            "--timeout-ms", "15000",
+            "--timeout-ms", f"{PATIENCE_S * 1000:.0f}",
             "--formatter-property", "print.key=true", "--formatter-property", "print.offset=true",
         ).stdout.splitlines()  # fmt: skip
         assert [line.split("\t")[1].encode() for line in shown] == [record.key for record in wanted.values()]

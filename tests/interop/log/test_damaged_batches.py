@@ -71,7 +71,8 @@ def test_a_damaged_batch_is_named_and_can_be_passed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     named = f"{partition}: the batch at offset 2 cannot be read: "
-    with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+    settings = {"bootstrap_servers": broker.bootstrap, "auto_offset_reset": "earliest", "retry_backoff_ms": 1}
+    with Consumer(**settings) as consumer:
         consumer.assign([partition])
         found: list[int] = []
 

@@ -23,7 +23,7 @@ from spark_kafkalite.processes.free_ports import free_ports
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
 from tests.interop.client.test_exporter import exporter
 from tests.interop.cluster.failing_disk import filled_by, hung_by, unflushed_by
-from tests.interop.log.test_compaction import COMPACT, children_of
+from tests.interop.log.test_compaction import COMPACT, cleaners_of
 from tests.interop.monitoring.prometheus_server import CONF, Prometheus, need_prometheus
 from tests.interop.security.test_broker_tls import TlsBroker
 from tests.lab.certificates import LOOPBACK
@@ -233,7 +233,7 @@ def standing_cleaner(broker: int) -> Iterator[None]:
 
     def stop() -> None:
         while not is_over.wait(0.02):
-            for child in children_of(broker):
+            for child in cleaners_of(broker):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGSTOP)
                 stopped.add(child)
@@ -246,7 +246,7 @@ def standing_cleaner(broker: int) -> Iterator[None]:
         finally:
             is_over.set()
             stopping.result(PATIENCE_S)
-            for child in stopped & set(children_of(broker)):
+            for child in stopped & set(cleaners_of(broker)):
                 os.kill(child, signal.SIGCONT)
 
 

@@ -16,13 +16,13 @@ import yaml
 
 from spark_kafkalite import Admin
 from spark_kafkalite.processes.cluster import BrokerProcess
-from spark_kafkalite.processes.java_process import run_java
 from spark_kafkalite.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from tests.interop.cluster.test_commands import kafkalite as run_kafkalite
 from tests.interop.support.java_clients import JAVA_SOURCES, compile_java
 from tests.interop.support.raw_client import RawClient
 from tests.lab import apache_kafka as apache_kafka_part
 from tests.lab.apache_kafka import ApacheKafka, logging_options
+from tests.lab.java import run_java
 from tests.paths import PROJECT
 
 pytestmark = [pytest.mark.kafka]

@@ -16,6 +16,7 @@ from spark_kafkalite import Admin, Producer
 from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.interop.support.java_tools import JavaTools
 from tests.lab import apache_kafka
+from tests.patience import PATIENCE_S
 from tests.pool.forking import run_command
 
 pytestmark = [pytest.mark.kafka]
@@ -80,7 +81,7 @@ def test_console_producer_and_consumer(broker: BrokerProcess, tool: Tool) -> Non
         "ConsoleProducer", "--topic", "console", "--compression-codec", "zstd",
         "--reader-property", "parse.key=true", "--reader-property", "key.separator=:", input="\n".join(lines) + "\n",
     )  # fmt: skip
-    read = ("--topic", "console", "--partition", "0", "--timeout-ms", "15000")
+    read = ("--topic", "console", "--partition", "0", "--timeout-ms", f"{PATIENCE_S * 1000:.0f}")
     show = ("--formatter-property", "print.key=true", "--formatter-property", "key.separator=:")
     whole = tool("consumer.ConsoleConsumer", *read, *show, "--offset", "earliest", "--max-messages", str(len(lines)))
     assert whole.stdout.splitlines() == lines

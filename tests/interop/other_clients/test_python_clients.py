@@ -155,7 +155,7 @@ def test_confluent_admin_and_offsets(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.create_topics([NewTopic("administered", 3, 1, config={"retention.ms": "60000"})]).values():
         future.result(PATIENCE_S)
-    described = admin.list_topics("administered", timeout=10).topics["administered"]
+    described = admin.list_topics("administered", timeout=PATIENCE_S).topics["administered"]
     assert sorted(described.partitions) == [0, 1, 2]
     assert all(part.leader == 1 for part in described.partitions.values())
     confluent_produce(broker.bootstrap, "administered", [b"a"])
@@ -170,7 +170,7 @@ def test_confluent_admin_and_offsets(broker: BrokerProcess) -> None:
     consumer.close()
     for future in admin.delete_topics(["administered"]).values():
         future.result(PATIENCE_S)
-    assert "administered" not in admin.list_topics(timeout=10).topics
+    assert "administered" not in admin.list_topics(timeout=PATIENCE_S).topics
 
 
 def test_kafka_python_and_aiokafka_admin(broker: BrokerProcess) -> None:

@@ -18,7 +18,7 @@ from spark_kafkalite.model import LATEST_TIMESTAMP
 from spark_kafkalite.processes.child_process import ChildFailed
 from spark_kafkalite.processes.cluster import BrokerProcess, RegistryProcess
 from spark_kafkalite.processes.free_ports import free_ports
-from spark_kafkalite.processes.zookeeper import ZooKeeperEnsemble, available
+from spark_kafkalite.processes.zookeeper import available
 from spark_kafkalite.registry import znodes
 from spark_kafkalite.registry.store import NoNode, Store
 from spark_kafkalite.registry.znodes import INNER_WIRE_VERSION, BrokerRegistration
@@ -29,6 +29,7 @@ from tests.contract.forwarder import Forwarder
 from tests.interop.support.collect import collected
 from tests.interop.support.raw_client import RawClient
 from tests.lab.batches import make_batch
+from tests.lab.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.patience import PATIENCE_S, wait_until
 from tests.seeds import SOAK
 

@@ -96,7 +96,11 @@ class TestApiVersions:
             client.call(ApiVersionsRequest(client_software_name="-", client_software_version="1"), 3).error_code == 42
         )
 
-    @pytest.mark.parametrize(("key", "version"), [(0, 2), (1, 3), (1, 13), (8, 10), (999, 0), (-1, 0)])
+    # 24 to 28 are those of transactions, 68 and 69 those of the newer consumer protocol.
+    @pytest.mark.parametrize(
+        ("key", "version"),
+        [(0, 2), (0, 13), (1, 3), (1, 18), (8, 10), (999, 0), (-1, 0), *((key, 0) for key in (*range(24, 29), 68, 69))],
+    )
     def test_an_unserved_api_or_version_closes_the_connection(
         self, broker: BrokerProcess, key: int, version: int
     ) -> None:

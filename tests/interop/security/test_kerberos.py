@@ -21,7 +21,7 @@ from spark_kafkalite.errors import (
     UnsupportedSaslMechanism,
 )
 from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS
-from spark_kafkalite.security import token_keeper
+from spark_kafkalite.security import kerberos, token_keeper
 from spark_kafkalite.security.kerberos import GssapiExchange, KerberosLogin
 from spark_kafkalite.security.sasl import login_from
 from spark_kafkalite.security.token_keeper import RefreshRules
@@ -220,6 +220,27 @@ def test_an_outage_of_the_kdc_is_waited_for(tmp_path: Path) -> None:
         wait_until(is_an_outage, "the end of the ticket")
         realm.start()
         assert wait_until(lambda: not is_an_outage(), "the KDC")
+
+
+def test_a_ticket_that_expires_while_it_is_used_is_no_refusal(
+    kerberized_kafka: KerberizedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = login_in(kerberized_kafka.realm, kerberized_kafka.users[ALICE], ALICE)
+    assert login.exchange("127.0.0.1").first()
+    has_expired = False
+
+    def refused(*_: object) -> object:
+        nonlocal has_expired
+        has_expired = True
+        raise SaslAuthenticationFailed("it has expired")
+
+    monkeypatch.setattr(kerberos, "lives", lambda _: not has_expired)
+    monkeypatch.setattr(kerberos, "_asked_in_time", refused)
+    with pytest.raises(BrokerUnreachable, match="has expired while a connection used it"):
+        login.exchange("127.0.0.1")
+    # One that was no longer valid before is refused for it: the clocks differ.
+    with pytest.raises(SaslAuthenticationFailed, match="it has expired"):
+        login.exchange("127.0.0.1")
 
 
 def test_a_kdc_that_has_never_served_a_ticket_cache_is_not_waited_for(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.lab.secure_kafka import (
     User,
     jaas,
 )
+from tests.lab.token_endpoint import BEGINNINGS
 from tests.patience import PATIENCE_S
 from tests.seeds import SOAK
 
@@ -30,23 +31,21 @@ pytestmark = pytest.mark.kafka
 CLIENT_SECRET = "secret"  # of the provider of the tests; too common a word to look for
 
 
-def ways_in(kafka: SecureKafka) -> dict[str, tuple[dict[str, str], tuple[str, ...]]]:
+def way_in(kafka: SecureKafka, way: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return settings, and the secrets in them."""
+    scram = kafka.client_settings(SecuredListener.SASL_SSL)
+    if way == "delegation token":
+        token = kafka.delegation_token()
+        by_token = jaas(SCRAM_256, username=token.token_id, password=token.hmac, tokenauth="true")
+        return {**scram, "sasl.mechanism": SCRAM_256, "sasl.jaas.config": by_token}, (token.hmac,)
     certificate = kafka.authority.issue(ALICE.name)
     key = certificate.key_pem()
-    token = kafka.delegation_token()
     mtls = {**kafka.client_settings(SecuredListener.SSL), "bootstrap.servers": kafka.address("MTLS")}
     by_name = {"sasl.username": ALICE.name, "sasl.password": ALICE.password}
-    scram = kafka.client_settings(SecuredListener.SASL_SSL)
-    return {
+    ways: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         "PLAIN": (kafka.client_settings(SecuredListener.SASL_PLAINTEXT, PLAIN), (ALICE.password,)),
         "SCRAM": ({**scram, "sasl.mechanism": SCRAM_512, **by_name}, (ALICE.password,)),
         "sessions that end": (kafka.client_settings(SecuredListener.REAUTHENTICATION, SCRAM_256), (ALICE.password,)),
-        "delegation token": (
-            {**scram, "sasl.mechanism": SCRAM_256}
-            | {"sasl.jaas.config": jaas(SCRAM_256, username=token.token_id, password=token.hmac, tokenauth="true")},
-            (token.hmac,),
-        ),
         "PEM key": (
             mtls | {"ssl.keystore.key": key, "ssl.keystore.certificate.chain": certificate.chain_pem},
             (key.splitlines()[1],),
@@ -62,10 +61,10 @@ def ways_in(kafka: SecureKafka) -> dict[str, tuple[dict[str, str], tuple[str, ..
                 "sasl.oauthbearer.client.credentials.client.id": "client",
                 "sasl.oauthbearer.client.credentials.client.secret": CLIENT_SECRET,
             },
-            # A JWT begins so, whatever it says.
-            ("eyJ",),
+            BEGINNINGS,
         ),
     }
+    return ways[way]
 
 
 def all_texts() -> list[str]:
@@ -91,7 +90,7 @@ MORE_WAYS = ["SCRAM", "sessions that end", "delegation token", "PEM key"]
 def test_clients_show_no_secret(secure_kafka: SecureKafka, monkeypatch, caplog, way: str) -> None:
     monkeypatch.setenv("KAFKALITE_OAUTHBEARER_ALLOWED_URLS", secure_kafka.tokens.url)
     caplog.set_level(logging.DEBUG)
-    settings, secrets = ways_in(secure_kafka)[way]
+    settings, secrets = way_in(secure_kafka, way)
     topic = f"secrets-{way.replace(' ', '-')}"
     with Admin(settings) as admin:
         admin.create_topic(topic, 1)

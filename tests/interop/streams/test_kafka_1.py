@@ -18,7 +18,7 @@ from spark_kafkalite import ConsumerConnector, Producer
 from spark_kafkalite.errors import ConsumerTimeout, SaslAuthenticationFailed
 from spark_kafkalite.processes.child_process import ChildProcess
 from spark_kafkalite.processes.free_ports import free_ports
-from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments, run_java
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_arguments
 from spark_kafkalite.processes.zookeeper import ZooKeeperServer
 from spark_kafkalite.wire.messages.api_versions import ApiVersionsRequest
 from tests.conftest import fetch_or_skip
@@ -26,6 +26,7 @@ from tests.interop.streams.reading import Reader
 from tests.interop.support.raw_client import RawClient
 from tests.lab import jars
 from tests.lab.certificates import LOOPBACK, STORE_PASSWORD, Authority
+from tests.lab.java import run_java
 from tests.lab.secure_kafka import PLAIN, jaas
 from tests.patience import PATIENCE_S, wait_until
 

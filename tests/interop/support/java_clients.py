@@ -9,10 +9,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_command, run_java
+from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_command
 from tests.interop.support.records import Header, Read, Sent
 from tests.lab import jars
 from tests.lab.apache_kafka import logging_options
+from tests.lab.java import run_java
 from tests.patience import PATIENCE_S
 
 JAVA_SOURCES = Path(__file__).parent / "java"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ class KerberizedKafka(ApacheKafka):
     ALICE is a super user; BOB has the rights that ACLs give.
     """
 
-    def __init__(self, directory: Path, realm: KerberosRealm) -> None:
+    def __init__(self, directory: Path, realm: KerberosRealm, *, overrides: Mapping[str, str] | None = None) -> None:
         self.realm = realm
         self.authority = Authority(directory / "certificates", "authority")
         realm.add(SERVICE, ALICE, BOB)
@@ -30,7 +31,7 @@ class KerberizedKafka(ApacheKafka):
         self.users = {name: realm.keytab(directory / f"{name}.keytab", name) for name in (ALICE, BOB)}
         certificate = self.authority.issue("broker", *LOOPBACK)
         jaas = keytab_jaas(self.keytab, self.named(SERVICE))
-        overrides = {
+        settings = {
             "sasl.kerberos.service.name": "kafka",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": f"User:ANONYMOUS;User:{ALICE}",
@@ -39,14 +40,14 @@ class KerberizedKafka(ApacheKafka):
         }
         for name in _LISTENERS:
             prefix = f"listener.name.{name.lower()}."
-            overrides |= {
+            settings |= {
                 f"{prefix}sasl.enabled.mechanisms": "GSSAPI",
                 f"{prefix}gssapi.sasl.jaas.config": jaas,
             }
         super().__init__(
             directory / "kafka",
             jvm_options=(*SHORT_LIVED_OPTIONS, f"-Djava.security.krb5.conf={realm.krb5_conf}"),
-            overrides=overrides,
+            overrides={**settings, **(overrides or {})},
             further_listeners=_LISTENERS,
         )
 

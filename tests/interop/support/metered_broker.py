@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from spark_kafkalite.broker.event_log import configure_logging
-from spark_kafkalite.broker.server import Broker
+from spark_kafkalite.broker.server import Broker, limit_kept_memory
 from spark_kafkalite.broker.settings.config import BrokerConfig
 from spark_kafkalite.cli.broker import parse_overrides
 from spark_kafkalite.net import event_loop
@@ -178,6 +178,7 @@ class _Meter:
 
 
 def main(arguments: list[str]) -> int:
+    limit_kept_memory()
     file, *command = arguments
     meter = _Meter(Path(file))
     run_forever = asyncio.SelectorEventLoop.run_forever

@@ -102,7 +102,11 @@ public class ConsoleCalls {
         call("describeTopics, missing", () -> admin.describeTopics(List.of(topic + "-none")).allTopicNames().get());
         call("describeConfigs, broker", () -> {
             Config found = admin.describeConfigs(List.of(ofBroker)).all().get().get(ofBroker);
-            return "log.dirs " + (found.get("log.dirs") != null) + ", of " + (found.entries().size() > 50);
+            // Where kafbat finds neither, it hides quotas.
+            boolean hasVersion = found.get("inter.broker.protocol.version") != null
+                || admin.describeFeatures().featureMetadata().get().finalizedFeatures().containsKey("metadata.version");
+            return "log.dirs " + (found.get("log.dirs") != null) + ", of " + (found.entries().size() > 50)
+                + ", version " + hasVersion;
         });
         call("describeConfigs, topic", () -> {
             Config found = admin.describeConfigs(
@@ -185,6 +189,11 @@ public class ConsoleCalls {
         call("alterClientQuotas, removed", () -> done(admin.alterClientQuotas(List.of(new ClientQuotaAlteration(
             user, List.of(new ClientQuotaAlteration.Op("consumer_byte_rate", null))))).all()));
         call("describeUserScramCredentials", () -> admin.describeUserScramCredentials().users().get());
+        call("alterUserScramCredentials", () -> done(admin.alterUserScramCredentials(List.of(
+            new UserScramCredentialUpsertion(topic, new ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), "secret")))
+            .all()));
+        call("alterUserScramCredentials, removed", () -> done(admin.alterUserScramCredentials(List.of(
+            new UserScramCredentialDeletion(topic, ScramMechanism.SCRAM_SHA_256))).all()));
         call("alterReplicaLogDirs, no such directory", () -> done(admin.alterReplicaLogDirs(
             Map.of(new TopicPartitionReplica(topic, 0, node.id()), "/no/such/directory")).all()));
         call("describeMetadataQuorum", () -> admin.describeMetadataQuorum().quorumInfo().get() != null);
