@@ -34,7 +34,7 @@ RECORDS = bytes(1024)
 def rows(quick: bool) -> Iterator[Row]:
     """Measure each call in turn with kio's."""
     calls = 2_000 if quick else 20_000
-    produce = b"".join(packed.pack_produce_request(1, "bench", 9, -1, 30_000, [("topic", [(0, RECORDS)])])[0])
+    produce = b"".join(packed.pack_produce_request(1, "bench", 9, -1, 30_000, [("topic", [(0, RECORDS)])])[0])  # type: ignore[arg-type]
     produce_view = memoryview(bytearray(produce))
     body = read_request_header(produce)[1]
     yield _row(
@@ -55,7 +55,7 @@ def rows(quick: bool) -> Iterator[Row]:
         "parse a Fetch v12 request", calls, lambda: packed.parse_fetch(fetch_view, fetch_body, 12), None, at_most=5
     )
     fetched = [("topic", [packed.FetchedPartition(0, 0, 5, 5, 0, RECORDS)])]
-    response = b"".join(packed.pack_fetch_response(1, 12, fetched)[0])
+    response = b"".join(packed.pack_fetch_response(1, 12, fetched)[0])  # type: ignore[arg-type]
     entity = entity_reader(KioFetchResponse)(response, 5)[0]
     yield _row(
         "pack a Fetch v12 response",

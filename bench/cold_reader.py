@@ -137,7 +137,7 @@ def _pair(bootstrap: str, seconds: float) -> list[float]:
             time.sleep(_PAUSE_S)
             began_s = time.perf_counter()
             producer.send(request)
-            found = values_of(fetched_in(consumer.receive()).records)
+            found = values_of(_records_in(consumer.receive()))
             latencies.append(time.perf_counter() - began_s)
             if [number for number, _ in found] != [offset]:
                 raise RuntimeError(f"offset {offset} was expected, got {found[:3]}")
@@ -173,16 +173,23 @@ def _read_cold(bootstrap: str, directory: Path, seconds: float) -> None:
             for link, offset in zip(links, offsets, strict=True):
                 link.send(fetch_request("old", [(0, offset)], _FETCH_BYTES))
             for number, link in enumerate(links):
-                fetched = fetched_in(link.receive())
-                total += len(fetched.records)
-                offsets[number] = _next_offset(fetched.records, offsets[number])
+                records = _records_in(link.receive())
+                total += len(records)
+                offsets[number] = _next_offset(records, offsets[number])
             if any(offset >= stop for offset, stop in zip(offsets, [*starts[1:], end], strict=True)):
                 drop_pages(directory)
                 offsets = list(starts)
     print(total)
 
 
-def _next_offset(records: bytes | memoryview, otherwise: int) -> int:
+def _records_in(answer: bytes) -> bytes | bytearray | memoryview:
+    """Return the records of a fetch's answer."""
+    records = fetched_in(answer).records
+    assert isinstance(records, bytes | bytearray | memoryview)
+    return records
+
+
+def _next_offset(records: bytes | bytearray | memoryview, otherwise: int) -> int:
     """Return the offset behind the last whole batch, by its headers alone."""
     position, offset = 0, otherwise
     while position + 61 <= len(records):

@@ -54,7 +54,9 @@ def times(directory: Path, count: int, rounds: int, names: Sequence[str] = BROKE
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, place, ignore_errors=True)
         for broker in names:
-            bootstrap = stack.enter_context(_broker(broker, place)).bootstrap
+            running = _broker(broker, place)
+            stack.enter_context(running)
+            bootstrap = running.bootstrap
             fill(bootstrap, "rows", count, VALUE_BYTES, "none")
             load = ["-m", "spark_kafkalite.cli", "jobs", "run", "hadoop_load", "--bootstrap-server", bootstrap]
             ours: list[float] = []

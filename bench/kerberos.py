@@ -14,11 +14,11 @@ from typing import Final
 
 from bench.measurement import Row
 from spark_kafkalite import Admin
-from spark_kafkalite.processes.java_process import run_java
 from tests.interop.support.java_clients import compile_java
 from tests.interop.support.kerberized_kafka import KerberizedKafka
 from tests.interop.support.kerberos_realm import KerberosRealm, keytab_jaas
 from tests.lab.apache_kafka import logging_options, properties_text
+from tests.lab.java import run_java
 
 _PEER: Final = "Java's client 4.3.0"
 _PROGRAM: Final = Path(__file__).parent / "java" / "Authentications.java"

@@ -23,7 +23,7 @@ from spark_kafkalite.records.compression import CODECS, decompress
 try:
     from spark_kafkalite.records import _kernel
 except ImportError:
-    _kernel = None
+    _kernel = None  # type: ignore[assignment]
 
 VALUE = bytes(range(100))
 
@@ -41,7 +41,8 @@ def filled_batch(kernel: ModuleType, count: int, *, key: bool, headers: bool, co
     batch = kernel.OpenBatch(2**31 - 1)
     for i in range(count):
         batch.append(1_700_000_000_000 + i, b"key-%06d" % i if key else None, VALUE, [("h", b"v")] if headers else None)
-    return batch.build(codec)
+    built: bytearray = batch.build(codec)
+    return built
 
 
 def measure(kernel: ModuleType, scale: float, rounds: int) -> dict[str, float]:

@@ -23,6 +23,7 @@ from threading import Event, Thread
 from typing import Any, Final, Self
 
 from bench.moved_data import (
+    ALL_MOVED,
     BROKER_SETTINGS,
     MOVED,
     PARTITIONS,
@@ -115,7 +116,7 @@ def play(size_bytes: int, seed: int) -> str:
             ]
             wait_until(lambda: not admin.list_partition_reassignments(), "the move to end", _TIMEOUT_S)
             took_s = time.monotonic() - began_s
-        remove_throttles(admin, {MOVED})
+        remove_throttles(admin, ALL_MOVED)
         cluster.wait_in_sync()
         wait_until(lambda: not bytes_on_disk(cluster.broker(_SOURCE).data_dir), "the source's files to go", _TIMEOUT_S)
         for number in range(PARTITIONS):

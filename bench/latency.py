@@ -197,7 +197,11 @@ def _crowds(directory: Path, seconds: float) -> Iterator[Row]:
                 alone.append(turns.of(seconds))
                 with crowd(broker):
                     beside.append(turns.of(seconds))
-            for name, take, target in (("p99", lambda ms: percentile(ms, 0.99), 10.0), ("slowest", max, None)):
+            figures: tuple[tuple[str, Callable[[list[float]], float], float | None], ...] = (
+                ("p99", lambda ms: percentile(ms, 0.99), 10.0),
+                ("slowest", max, None),
+            )
+            for name, take, target in figures:
                 yield Row(
                     f"a client's produce and fetch next to {what}, {name}", "ms",
                     [min(map(take, beside))], [min(map(take, alone))], "the same client alone",

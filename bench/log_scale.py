@@ -234,7 +234,7 @@ def _now_ms() -> int:
 def _check_fetched(response: bytes) -> None:
     fetched = fetched_in(response)
     if fetched.error_code or not fetched.records:
-        raise RuntimeError(f"a fetch gave error {fetched.error_code} and {len(fetched.records or b'')} bytes")
+        raise RuntimeError(f"a fetch gave error {fetched.error_code}, or no records")
 
 
 def _check_offset(response: bytes) -> None:

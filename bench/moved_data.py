@@ -22,6 +22,7 @@ from spark_kafkalite.client.admin.admin import NewTopic
 
 MOVED: Final = "moved"
 PARTITIONS: Final = 8
+ALL_MOVED: Final = tuple(TopicPartition(MOVED, number) for number in range(PARTITIONS))
 # Files of replicas that have gone go at once, so that there are never three copies.
 BROKER_SETTINGS: Final = {"log.segment.delete.delay.ms": "100", "log.retention.check.interval.ms": "1000"}
 # What else a bench has on the disk: the logs of other topics, three times.
@@ -50,7 +51,7 @@ def make_moved(admin: Admin, address: str, broker: int, size_bytes: int) -> None
     admin.create_topics([NewTopic(MOVED, assignments={number: [broker] for number in range(PARTITIONS)})])
     with Consumer(bootstrap_servers=address) as consumer:
         # Answered once each of them has a leader that knows.
-        consumer.end_offsets([TopicPartition(MOVED, number) for number in range(PARTITIONS)])
+        consumer.end_offsets(ALL_MOVED)
     with ThreadPoolExecutor(_FILLERS) as fillers:
         for _ in fillers.map(lambda number: _fill(address, number, count_of(size_bytes)), range(PARTITIONS)):
             pass
@@ -69,7 +70,7 @@ def _fill(address: str, partition: int, count: int) -> None:
 
 def begin_move(admin: Admin, target: int, rate: int | None) -> float:
     """Begin to move the topic to a broker, with a throttle (bytes a second) or without one; return the time of that."""
-    plan = {TopicPartition(MOVED, number): [target] for number in range(PARTITIONS)}
+    plan = {key: [target] for key in ALL_MOVED}
     if rate is not None:
         set_throttle(admin, plan, rate)
     began_s = time.monotonic()

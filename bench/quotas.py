@@ -31,7 +31,7 @@ from tests.lab import apache_kafka, jars
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka  # type: ignore[import-untyped]
+    import kafka
 
 QUOTA: Final = 1_000_000
 _RECORD: Final = os.urandom(10_000)

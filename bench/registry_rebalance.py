@@ -43,8 +43,10 @@ def _measure(name: str, size: int, rounds: int) -> tuple[list[float], list[float
     with contextlib.ExitStack() as closing:
         directory = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="kafkalite-bench-")))
         broker = closing.enter_context(BrokerProcess(directory / "broker"))
-        registry = ZooKeeperServer if name == "ZooKeeper" else RegistryProcess
-        connect = closing.enter_context(registry(directory / "registry")).connect
+        kind: type[ZooKeeperServer | RegistryProcess] = ZooKeeperServer if name == "ZooKeeper" else RegistryProcess
+        registry = kind(directory / "registry")
+        closing.enter_context(registry)
+        connect = registry.connect
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             admin.create_topic(TOPIC, PARTITIONS, 1)
         mirrored = MirroredBroker(broker.bootstrap, connect, 60_000)

@@ -85,21 +85,21 @@ def rows(quick: bool) -> Iterator[Row]:
 
 def _memory(ours: Subject, peer: Subject) -> Row:
     held = [[sum(map(resident_bytes, (*each.brokers, *each.beside))) / 1e6] for each in (ours, peer)]
-    return Row("cluster of three, resident memory after start", "MB", *held, _PEER, higher_is_better=False)
+    return Row("cluster of three, resident memory after start", "MB", held[0], held[1], _PEER, higher_is_better=False)
 
 
 def _produced(ours: Subject, peer: Subject, records: int, rounds: int, warming: int) -> Iterator[Row]:
     for _ in range(warming):
         _produce_into(peer, records)
     _produce_into(ours, records)
-    figures = {each.name: [] for each in (ours, peer)}
+    figures: dict[str, list[tuple[float, float]]] = {each.name: [] for each in (ours, peer)}
     for _ in range(rounds):
         for subject in (ours, peer):
             figures[subject.name].append(_produce_into(subject, records))
     rates, cpu = ([[figure[at] for figure in figures[name]] for name in ("ours", "peer")] for at in range(2))
     what = "three replicas, acks=all, 100 B into six partitions"
-    yield Row(f"{what}: throughput (ProducerPerformance)", "records/s", *rates, _PEER, target=0.8)
-    yield Row(f"{what}: CPU of all brokers", "CPU s/GB", *cpu, _PEER, higher_is_better=False, target=0.7)
+    yield Row(f"{what}: throughput (ProducerPerformance)", "records/s", rates[0], rates[1], _PEER, target=0.8)
+    yield Row(f"{what}: CPU of all brokers", "CPU s/GB", cpu[0], cpu[1], _PEER, higher_is_better=False, target=0.7)
 
 
 def _produce_into(subject: Subject, records: int) -> tuple[float, float]:
@@ -129,7 +129,7 @@ def _waited(ours: Subject, peer: Subject, messages: int, rounds: int) -> Iterato
     for at, which in enumerate(("p50", "p99")):
         values = [[each[at] for each in figures[name]] for name in ("ours", "peer")]
         yield Row(
-            f"three replicas, produce to ack, one at a time, {which}", "ms", *values, _PEER,
+            f"three replicas, produce to ack, one at a time, {which}", "ms", values[0], values[1], _PEER,
             higher_is_better=False, target=1.0, note="confluent-kafka on both sides, acks=all",
         )  # fmt: skip
 
@@ -140,6 +140,7 @@ def _led_and_followed(ours: Subject, cluster: KafkaliteCluster, records: int, ro
     for _ in range(rounds):
         with _Topic(ours, 1) as topic:
             leader = cluster.leader_of(topic)
+            assert leader is not None
             used = {number: Usage(broker.pid) for number, broker in cluster.brokers.items()}
             _produce(ours, topic, records)
             led.append(_per_gb([used.pop(leader)], records))
@@ -160,8 +161,8 @@ def _beside_idle(ours: Subject, cluster: KafkaliteCluster, records: int, rounds:
     what = f"three replicas beside {_IDLE_PER_PAIR} idle partitions on each pair"
     name = "ours without idle partitions"
     rates, cpu = ([[figure[at] for figure in figures] for figures in (beside, without)] for at in range(2))
-    yield Row(f"{what}: throughput", "records/s", *rates, name, target=1 / 1.2)
-    yield Row(f"{what}: CPU of all brokers", "CPU s/GB", *cpu, name, higher_is_better=False, target=1.2)
+    yield Row(f"{what}: throughput", "records/s", rates[0], rates[1], name, target=1 / 1.2)
+    yield Row(f"{what}: CPU of all brokers", "CPU s/GB", cpu[0], cpu[1], name, higher_is_better=False, target=1.2)
 
 
 class _Topic:

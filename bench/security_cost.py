@@ -190,12 +190,12 @@ def _idle(directory: Path, quick: bool) -> Iterator[Row]:
     name = f"{count:,} idle connections by TLS"
     memory, cpu, next_to, alone = zip(*found, strict=True)
     yield Row(
-        f"{name}, memory of one", "KiB", *memory, PEER, higher_is_better=False, target=1.0, at_most=45,
+        f"{name}, memory of one", "KiB", memory[0], memory[1], PEER, higher_is_better=False, target=1.0, at_most=45,
         note="growth of the resident memory; each has asked a small request",
     )  # fmt: skip
-    yield Row(f"{name}, CPU", "ms/s", *cpu, PEER, higher_is_better=False, target=1.0)
-    yield Row(f"produce next to {name}, p99", "ms", *next_to, PEER, higher_is_better=False, target=1.0)
-    yield Row("produce without them, p99", "ms", *alone, PEER, higher_is_better=False)
+    yield Row(f"{name}, CPU", "ms/s", cpu[0], cpu[1], PEER, higher_is_better=False, target=1.0)
+    yield Row(f"produce next to {name}, p99", "ms", next_to[0], next_to[1], PEER, higher_is_better=False, target=1.0)
+    yield Row("produce without them, p99", "ms", alone[0], alone[1], PEER, higher_is_better=False)
 
 
 def _cpu_ms_a_second(pid: int, seconds: float) -> float:

@@ -35,8 +35,8 @@ from typing import Final, Self
 from bench import killed_moves
 from bench.measurement import Row, line_of, percentile
 from bench.moved_data import (
+    ALL_MOVED,
     BROKER_SETTINGS,
-    MOVED,
     PARTITIONS,
     begin_move,
     bytes_on_disk,
@@ -183,7 +183,7 @@ class _Moving:
 
         p99 = self._p99(load, "free move" if rate is None else "throttled move", is_moving)
         if rate is not None:
-            remove_throttles(admin, {MOVED})
+            remove_throttles(admin, ALL_MOVED)
         wait_until(lambda: not bytes_on_disk(self._data_dirs[origin]), "the former replicas' files to go", _TIMEOUT_S)
         return p99, ended_s - began_s
 
