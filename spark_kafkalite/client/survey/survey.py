@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from spark_kafkalite.client.network.cluster import ClusterClient
 from spark_kafkalite.client.network.metadata import ClusterSnapshot, PartitionInfo
-from spark_kafkalite.client.network.retry import Deadline
+from spark_kafkalite.client.network.retry import Deadline, is_retriable
 from spark_kafkalite.clock import SYSTEM_CLOCK, Clock
 from spark_kafkalite.errors import AdvertisedUnreachable, KafkaliteError, RequestTimedOut
 from spark_kafkalite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -36,6 +36,8 @@ GROUPS_AT_ONCE: Final = 25
 _BROKERS_AT_ONCE: Final = 16
 # For one that did not answer the last time.
 _SECOND_CHANCE_MS: Final = 1_000
+# Before a coordinator that loads its groups is asked again.
+_LOADING_PAUSE_S: Final = 0.05
 # Types of groups that have committed offsets, and those whose members DescribeGroups returns ("": an older broker).
 _WITH_OFFSETS: Final = frozenset({"", "classic", "consumer"})
 _CLASSIC: Final = frozenset({"", "classic"})
@@ -192,16 +194,26 @@ class MonitoredCluster:
         found: dict[str, ListedGroup] = {}
 
         def ask(broker: int) -> None:
-            answer = self.request(broker, ListGroupsRequest())
-            if answer.error_code:
-                raise error_for(answer.error_code, f"broker {broker} cannot list its groups")
-            for each in answer.groups:
+            for each in self._ask_for_groups(broker):
                 found[each.group_id] = ListedGroup(
                     each.group_id, broker, each.group_state, each.protocol_type, each.group_type
                 )
 
         self.each_broker(self.cluster.snapshot.nodes, ask)
         return [found[group_id] for group_id in sorted(found)]
+
+    def _ask_for_groups(self, broker: int) -> Sequence[Any]:
+        """Return the groups of a coordinator. One that still reads them from their topic has the time of an answer."""
+        deadline = self.deadline(broker)
+        while True:
+            answer = self.request(broker, ListGroupsRequest())
+            if not answer.error_code:
+                groups: Sequence[Any] = answer.groups
+                return groups
+            error = error_for(answer.error_code, f"broker {broker} cannot list its groups")
+            if not is_retriable(error) or deadline.left_s() < _LOADING_PAUSE_S:
+                raise error
+            self.cluster.pause(_LOADING_PAUSE_S)
 
     def group_offsets(
         self, groups: Iterable[ListedGroup], *, most_offsets: int, with_members: bool = True
