@@ -19,6 +19,7 @@ import click
 from spark_kafkalite.cli.registry_export import export
 from spark_kafkalite.cli.registry_files import read_digest
 from spark_kafkalite.cli.registry_rebuild import rebuild
+from spark_kafkalite.cli.stop_request import StopRequest
 from spark_kafkalite.errors import ConfigError, RegistryError
 from spark_kafkalite.version import VERSION
 
@@ -75,7 +76,7 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
     )
     configure_logging("INFO")
     _LOG.info("kafkalite %s: registry starts (pid %d), --data %s", VERSION, os.getpid(), data)
-    stopping, failed = threading.Event(), threading.Event()
+    stopping, disk_failed = StopRequest(), threading.Event()
     # Before anything is started: a stop that comes early is a stop, too.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -89,7 +90,7 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
     def session_changed(state: SessionState) -> None:
         # This process's own session ends only when the disk fails.
         if state is SessionState.LOST:
-            failed.set()
+            disk_failed.set()
             stopping.set()
 
     store.add_session_listener(session_changed)
@@ -115,12 +116,13 @@ def command(context: click.Context, data: str | None, port: int, host: str, dige
     finally:
         server.close()
         store.close()
-    if failed.is_set():
+    if disk_failed.is_set():
         print("the registry's disk has failed; nothing after its last answer is kept", file=sys.stderr)
-    return 1 if failed.is_set() else 0
+        return 1
+    return 0
 
 
-def _hung_up(stopping: threading.Event, *_: object, at_terminal: bool) -> None:
+def _hung_up(stopping: StopRequest, *_: object, at_terminal: bool) -> None:
     """Do what SIGHUP asks for: stop where the terminal is gone; there is no file of settings to read again."""
     if at_terminal:
         _LOG.info("SIGHUP: the terminal of the registry is gone")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-import threading
 from pathlib import Path
 
 import click
+
+from spark_kafkalite.cli.stop_request import StopRequest
 
 # How often its process is looked at.
 _POLL_S = 0.2
@@ -35,7 +36,7 @@ def command(data: str, port: int) -> int:
 
     if (problem := available()) is not None:
         raise click.ClickException(f"ZooKeeper cannot run here: {problem}")
-    stopping = threading.Event()
+    stopping = StopRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     server = ZooKeeperServer(Path(data), port=port, tick_ms=2000, heap_mb=256)
@@ -46,7 +47,7 @@ def command(data: str, port: int) -> int:
             if not server.running:
                 raise click.ClickException(f"ZooKeeper has ended{server.tail()}")
     except ChildFailed as failure:
-        if not stopping.is_set():
+        if not stopping.came:
             raise click.ClickException(str(failure)) from failure
     finally:
         server.kill()

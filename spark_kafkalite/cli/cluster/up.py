@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ import click
 from spark_kafkalite.cli.broker import parse_overrides
 from spark_kafkalite.cli.cluster.reachable import can_connect
 from spark_kafkalite.cli.output import said
+from spark_kafkalite.cli.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from spark_kafkalite.processes.cluster import BrokerProcess
@@ -54,7 +54,7 @@ class _Stop:
     """The effect of SIGINT and SIGTERM: a signal interrupts the start; once the cluster runs, it asks for a stop."""
 
     def __init__(self) -> None:
-        self.wanted = threading.Event()
+        self.wanted = StopRequest()
         self._raises = True
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
@@ -207,7 +207,7 @@ def _run(cluster: KafkaliteCluster, stopping: _Stop, *, keep: bool) -> int:
     return code
 
 
-def _watch(cluster: KafkaliteCluster, stop: threading.Event) -> int:
+def _watch(cluster: KafkaliteCluster, stop: StopRequest) -> int:
     """Report brokers that end, until a stop is wanted (0) or no broker or registry is left (1).
 
     A broker that was started again by hand is not a child of this process, but still needs the registry.
