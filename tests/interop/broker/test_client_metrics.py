@@ -64,10 +64,12 @@ def test_logins_handshakes_denials_and_quotas_are_counted(tmp_path: Path) -> Non
                     sends[0] *= 2
                     for _ in range(sends[0]):
                         producer.send("orders", b"x" * 15_000).result(PATIENCE_S)
-                    # The averages are of the time since the page before, so the next page is what counts.
+                    # The averages are of the time since the page before, so the next page is what counts. It may
+                    # still be the first page that has this client, which has no averages.
                     found.update(scraped(broker))
                     named = {"resource": "Produce", "user": "admin", "clientId": CLIENT}
-                    return value(found, "kafka_server_quota_throttle_time", **named) > 0
+                    family = "kafka_server_quota_throttle_time"
+                    return family in found and value(found, family, **named) > 0
 
                 wait_until(throttled, "a throttle")
             open_tls = found[f"{SOCKETS}_connections_tls_info"]
