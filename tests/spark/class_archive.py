@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
 
 import pyspark
 
@@ -19,6 +20,14 @@ from spark_kafkalite.processes.java_process import SHORT_LIVED_OPTIONS, java_com
 from tests.lab import jars
 from tests.lab.class_archives import QUIET
 from tests.seeds import SOAK
+
+# Such small queries are over before the second compiler's work pays. With one compiler Java keeps 48 MiB for compiled
+# code: the classes that Spark generates for its queries fill them, and a thread is busy with making room.
+SESSION_OPTIONS: Final = (
+    *SHORT_LIVED_OPTIONS,
+    "-XX:ReservedCodeCacheSize=256m",
+    "-Djdk.lang.Process.launchMechanism=VFORK",
+)
 
 
 def session_settings(*java_options: str) -> dict[str, str]:
@@ -28,8 +37,7 @@ def session_settings(*java_options: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
-        # Such small queries are over before the second compiler's work pays.
-        "spark.driver.extraJavaOptions": " ".join([*SHORT_LIVED_OPTIONS, *java_options]),
+        "spark.driver.extraJavaOptions": " ".join([*SESSION_OPTIONS, *java_options]),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
