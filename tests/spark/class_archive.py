@@ -22,7 +22,8 @@ from tests.lab.class_archives import QUIET
 from tests.seeds import SOAK
 
 # Such small queries are over before the second compiler's work pays. With one compiler Java keeps 48 MiB for compiled
-# code: the classes that Spark generates for its queries fill them, and a thread is busy with making room.
+# code: the classes that Spark generates for its queries fill them, and a thread is busy with making room. Spark starts
+# programs such as chmod, which Java starts by another program of its own, unless it is told VFORK.
 SESSION_OPTIONS: Final = (
     *SHORT_LIVED_OPTIONS,
     "-XX:ReservedCodeCacheSize=256m",
