@@ -18,7 +18,8 @@ hole (KAFKA-10778). Reads go on.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from spark_kafkalite.errors import ClosedError, CorruptMessage, KafkaStorageError, RecordListTooLarge
 from spark_kafkalite.log.compaction.clean_job import CleanedGroup
@@ -31,9 +32,11 @@ from spark_kafkalite.log.known_damage import KnownDamage
 from spark_kafkalite.log.loading.damage import DamageLines
 from spark_kafkalite.log.loading.holes import Hole
 from spark_kafkalite.log.loading.holes import report as report_holes
+from spark_kafkalite.log.loading.later_segments import LaterSegments
 from spark_kafkalite.log.loading.loaded_log import LoadedLog
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.reader import LogReader
+from spark_kafkalite.log.segments.active_segment import EndLost
 from spark_kafkalite.log.segments.segment import LOOK_UP_BYTES, Found, LogSlice, Segment
 from spark_kafkalite.log.segments.segment_list import Segments
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
@@ -88,8 +91,10 @@ class LocalLog:
         # What the next flush syncs, besides the active segment.
         self.unsynced = Unsynced()
         self.identity = LogIdentity(host.files.fs, host.disk, directory)
-        # What the start has found missing, until it is told.
+        # What was found missing, until it is told.
         self._holes: Sequence[Hole] = loaded.holes
+        # What a thread has made of what lies behind damage, for the log to go on with.
+        self.later: LaterSegments | None = None
         self._prepare_active()
 
     @property
@@ -217,9 +222,13 @@ class LocalLog:
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment. The old one is synced by the next flush."""
         base = int(self.log_end_offset) if base_offset is None else base_offset
+        self._begin_segment(lambda: self.segments.roll(base, self._clock.wall_ms()))
+
+    def _begin_segment(self, begin: Callable[[], Segment]) -> None:
+        """Begin a segment by a function that returns the sealed one. The old one is synced by the next flush."""
         old_file = self.segments.active.file
         try:
-            sealed = self.disk.persist(lambda: self.segments.roll(base, self._clock.wall_ms()))
+            sealed = self.disk.persist(begin)
         except OSError as error:
             raise self.write_error("roll a segment of", error) from error
         self.unsynced.files.append(old_file)
@@ -263,8 +272,29 @@ class LocalLog:
         report_holes(self.directory, [*(hole for hole in self._holes if hole.end_offset <= lost.start_offset), lost])
         self._holes = ()
 
+    def go_on_with(self, lost: EndLost, later: LaterSegments) -> None:
+        """Go on with the segments that were made of what lies behind damage, and note what is missing between them, to
+        be logged. KafkaStorageError when the disk fails."""
+        active = self.segments.active
+        self.log_end_offset = Offset(lost.end_offset)
+        try:
+            self.disk.persist(active.cut_unsound)
+        except OSError as error:
+            raise self.write_error("cut a segment of", error) from error
+        self.unsynced.files.append(active.file)
+        kept = f"; what lay there is kept in {later.kept}" if later.kept else ""
+        for segment, end_offset in later.segments:
+            name = active.log_path.rpartition("/")[2]
+            hole = Hole(
+                self.log_end_offset, segment.base_offset, f"{name} is damaged at position {lost.position}{kept}"
+            )
+            self._holes = [*self._holes, hole]
+            self.known_damage.add(hole.start_offset, hole.end_offset)
+            self._begin_segment(partial(self.segments.go_on_with, segment))
+            self.log_end_offset = Offset(end_offset)
+
     def report_holes(self) -> None:
-        """Log, once, what the start has found missing."""
+        """Log, once, what was found missing."""
         report_holes(self.directory, self._holes)
         self._holes = ()
 

@@ -36,6 +36,7 @@ from spark_kafkalite.log.files.small_files import (
 )
 from spark_kafkalite.log.flush import FlushJob
 from spark_kafkalite.log.known_damage import ANYWHERE
+from spark_kafkalite.log.loading.later_segments import LaterSegments, find_later
 from spark_kafkalite.log.loading.loaded_log import LastRun, LoadedLog
 from spark_kafkalite.log.loading.recovery import begin_log, load_log
 from spark_kafkalite.log.local_log import LocalLog
@@ -44,6 +45,7 @@ from spark_kafkalite.log.log_producers import LogProducers
 from spark_kafkalite.log.markers import marker_in
 from spark_kafkalite.log.reader import TimestampOffset
 from spark_kafkalite.log.readiness import LogReadiness
+from spark_kafkalite.log.segments.active_segment import EndLost
 from spark_kafkalite.log.segments.segment import LogSlice, Segment, SegmentCut
 from spark_kafkalite.log.segments.swap import Swap
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
@@ -145,6 +147,36 @@ class PartitionLog:
         elif self.log_end_offset < loaded.given_until:
             reason = "the last segment has lost its end" if loaded.found_segments else "all segments are missing"
             self._go_on_at_end(loaded.given_until, loaded.end_reason or reason, flush=True)
+
+    def _find_later(self, lost: EndLost) -> LaterSegments:
+        """Make segments of what lies behind damage in the active one; may run in a thread. OSError when the disk
+        fails."""
+        active = self.segments.active
+        return find_later(
+            self.host.files,
+            self.directory,
+            active,
+            lost,
+            until_offset=active.unread_until_offset,
+            epoch_at=self.epochs.epoch_at,
+            most_batch_bytes=self.config.max_message_bytes,
+            has_gaps=self.config.is_compacted or lost.end_offset < self.cleaned_until_offset,
+        )
+
+    def _go_on_behind(self, lost: EndLost, later: LaterSegments, end_offset: int) -> None:
+        """Go on with what was found behind damage, and at ``end_offset``, where the log ended when the broker
+        stopped. KafkaStorageError when the disk fails."""
+        try:
+            self.local.go_on_with(lost, later)
+        except KafkaStorageError as error:
+            # No offset may be given twice.
+            self.local.fail(str(error))
+            raise
+        self._on_dirty(self)
+        if self.log_end_offset < end_offset:
+            self._go_on_at_end(end_offset, str(lost))
+        else:
+            self.local.report_holes()
 
     def _go_on_at_end(self, end_offset: int, reason: str, *, flush: bool = False) -> None:
         self.local.known_damage.add(int(self.log_end_offset), end_offset)
@@ -254,7 +286,7 @@ class PartitionLog:
     @property
     def readiness(self) -> LogReadiness:
         """What the log needs before it takes appends; not kept, as the two would keep each other in memory."""
-        return LogReadiness(self.local, self._go_on_at_end)
+        return LogReadiness(self.local, self._find_later, self._go_on_behind)
 
     # Append ---------------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from spark_kafkalite.log.segments.segment import IndexesDamaged, Segment
 from spark_kafkalite.log.segments.time_index import TimeIndex
 from spark_kafkalite.log.segments.write_ahead import WriteAhead
 from spark_kafkalite.log.topic_config import TopicConfig
+from spark_kafkalite.model import NO_LEADER_EPOCH
 from spark_kafkalite.records.layout import HEADER_BYTES, MAX_INT32, BatchHeader
 
 # Entries that a thread may make, about: the loop writes them to the files when they come to SPILL_ENTRIES.
@@ -35,11 +36,14 @@ logger = logging.getLogger(__name__)
 
 
 class EndLost(CorruptMessage):
-    """A segment ends earlier than it did when the broker stopped: at ``end_offset``, in whole batches."""
+    """The whole batches of a segment end earlier than they did when the broker stopped: at ``end_offset`` and
+    ``position``, the last one of ``leader_epoch`` (-1: there is none). The file may go on there, damaged."""
 
-    def __init__(self, text: str, end_offset: int) -> None:
+    def __init__(self, text: str, end_offset: int, position: int, leader_epoch: int) -> None:
         super().__init__(text)
         self.end_offset = end_offset
+        self.position = position
+        self.leader_epoch = leader_epoch
 
 
 class ActiveSegment(Segment):
@@ -51,12 +55,12 @@ class ActiveSegment(Segment):
         "_index_bytes",
         "_offset_of_max_timestamp",
         "_since_index_entry",
-        "_sound_bytes",
         "_timestamp_so_far",
         "_walked",
         "created_ms",
         "first_timestamp_ms",
         "roll_jitter_ms",
+        "sound_bytes",
         "unread_until_offset",
     )
 
@@ -88,7 +92,7 @@ class ActiveSegment(Segment):
         self._timestamp_so_far = -1
         self._offset_of_max_timestamp = base_offset
         # Up to where the last walk over the batches has come.
-        self._sound_bytes = size_bytes
+        self.sound_bytes = size_bytes
         # Up to one walk over the log that a thread has done; whoever takes it out owns it.
         self._walked: list[IndexWalk] = []
         self.created_ms = created_ms
@@ -276,7 +280,7 @@ class ActiveSegment(Segment):
                 )
             if last.max_timestamp > timestamp:
                 timestamp, offset = last.max_timestamp, last.last_offset
-        self._sound_bytes = self.size_bytes
+        self.sound_bytes = self.size_bytes
         self._timestamp_so_far, self._offset_of_max_timestamp = timestamp, offset
         self._since_index_entry = self.size_bytes - position
         if self.size_bytes:
@@ -287,26 +291,44 @@ class ActiveSegment(Segment):
     def read_tail(self) -> BatchHeader | None:
         """Do the ``load_tail`` that a fast start has put off, and rebuild the indexes where they do not fit the log.
 
-        What lies behind the last whole batch is cut off: the next one will be written there. Raises EndLost when the
-        log ends before the offset that the clean stop recorded, CorruptMessage when it ends after it.
+        What lies behind the last whole batch is cut off if no offsets are missing: the next one will be written there.
+        Raises EndLost when the log ends before the offset that the clean stop recorded, CorruptMessage when it ends
+        after it.
         """
         try:
             last = self.load_tail()
         except CorruptMessage as error:
             last = self.rebuild_indexes(self._reason_of(error))
-        end = last.next_offset if last else self.base_offset
-        text = f"{self.log_path} ends at offset {end}, and ended at {self.unread_until_offset} when the broker stopped"
-        if end > self.unread_until_offset:
-            raise CorruptMessage(text)
-        if self._sound_bytes < self.size_bytes:
-            cut_bytes = self.size_bytes - self._sound_bytes
-            logger.warning("%s: cut at position %d (%d bytes)", self.log_path, self._sound_bytes, cut_bytes)
-            self._file.truncate(self._sound_bytes)
-            self.size_bytes = self._sound_bytes
-        if end < self.unread_until_offset:
-            raise EndLost(text, end)
+        lost = self._lost(last, self.sound_bytes)
+        if lost is not None:
+            raise lost
+        self.cut_unsound()
         self.unread_until_offset = -1
         return last
+
+    def lost_end(self) -> EndLost | None:
+        """Return what :meth:`read_tail` is going to raise, by what a thread has walked for it."""
+        walk = self._walked[-1] if self._walked else None
+        lost = None if walk is None else self._lost(walk.last, walk.sound_bytes)
+        return lost if isinstance(lost, EndLost) else None
+
+    def _lost(self, last: BatchHeader | None, position: int) -> CorruptMessage | None:
+        """Return what is wrong with a last batch that ends at a position, compared with what the clean stop has
+        recorded."""
+        end, epoch = (last.next_offset, last.partition_leader_epoch) if last else (self.base_offset, NO_LEADER_EPOCH)
+        text = f"{self.log_path} ends at offset {end}, and ended at {self.unread_until_offset} when the broker stopped"
+        if end > self.unread_until_offset:
+            return CorruptMessage(text)
+        return EndLost(text, end, position, epoch) if end < self.unread_until_offset else None
+
+    def cut_unsound(self) -> None:
+        """Cut off what lies behind the last batch that could be walked."""
+        if self.sound_bytes < self.size_bytes:
+            cut_bytes = self.size_bytes - self.sound_bytes
+            logger.warning("%s: cut at position %d (%d bytes)", self.log_path, self.sound_bytes, cut_bytes)
+            self.sending.cut(self.sound_bytes)
+            self._file.truncate(self.sound_bytes)
+            self.size_bytes = self.sound_bytes
 
     def _reason_of(self, error: CorruptMessage) -> str:
         """Return what ``load_tail`` has raised without the segment's path, which lines begin with."""
@@ -326,7 +348,7 @@ class ActiveSegment(Segment):
         except NeedsThread:
             self._walked.append(walk)
             raise
-        self._sound_bytes = walk.sound_bytes
+        self.sound_bytes = walk.sound_bytes
         self.offset_index, self.time_index = walk.offset_index, walk.time_index
         self.offset_index.spills = self.time_index.spills = True
         self._index_bytes = self.offset_index.count * TimeIndex.ENTRY.size

@@ -85,10 +85,16 @@ class Segments:
         """Seal the active segment, begin a new one at ``base_offset``, and return the sealed one. OSError may come out;
         the active segment is then still the old one."""
         sealed = self.active.seal()
-        active = self._new_active(base_offset, created_ms)
+        return self._follow(sealed, self._new_active(base_offset, created_ms))
+
+    def go_on_with(self, active: ActiveSegment) -> Segment:
+        """As :meth:`roll`, with a segment that has batches already."""
+        return self._follow(self.active.seal(), active)
+
+    def _follow(self, sealed: Segment, active: ActiveSegment) -> Segment:
         self._sealed.append(sealed)
         self.active = active
-        self._bases.append(base_offset)
+        self._bases.append(active.base_offset)
         return sealed
 
     def _new_active(self, base_offset: int, created_ms: int) -> ActiveSegment:

@@ -11,7 +11,7 @@ from spark_kafkalite.log.loading.loaded_log import LastRun
 from spark_kafkalite.log.log_host import LogHost
 from spark_kafkalite.log.partition_log import PartitionLog
 from spark_kafkalite.log.topic_config import TopicConfig
-from spark_kafkalite.model import TopicPartition
+from spark_kafkalite.model import NO_LEADER_EPOCH, TopicPartition
 from spark_kafkalite.testing.manual_clock import ManualClock
 from spark_kafkalite.testing.memory_fs import MemoryFs
 
@@ -43,6 +43,7 @@ def open_log(fs: MemoryFs, clock: ManualClock) -> LogOpener:
         start: int = 0,
         cleaned_until_offset: int = 0,
         high_watermark: int = 0,
+        last_record_epoch: int = NO_LEADER_EPOCH,
         on: MemoryFs | None = None,
         **settings: object,
     ) -> PartitionLog:
@@ -52,7 +53,9 @@ def open_log(fs: MemoryFs, clock: ManualClock) -> LogOpener:
         host = LogHost.alone(files, "/data", clock)
         if not files.fs.exists(DIRECTORY):
             return PartitionLog.create(host, DIRECTORY, key, bytes(range(16)), config)
-        last_run = LastRun(clean, recovery_point, start, cleaned_until_offset, high_watermark)
+        last_run = LastRun(
+            clean, recovery_point, start, cleaned_until_offset, high_watermark, last_record_epoch=last_record_epoch
+        )
         return PartitionLog.open(host, DIRECTORY, key, bytes(range(16)), config, last_run)
 
     return opener

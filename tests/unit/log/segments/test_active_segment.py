@@ -10,6 +10,7 @@ import pytest
 from spark_kafkalite.log.files.needs_thread import NeedsThread, without_waiting
 from spark_kafkalite.log.manager import LogManager
 from spark_kafkalite.log.partition_log import PartitionLog
+from spark_kafkalite.log.readiness import EndDamaged
 from spark_kafkalite.log.segments import active_segment, index_walk
 from spark_kafkalite.log.segments.segment import IndexesDamaged
 from spark_kafkalite.log.topic_config import TopicConfig
@@ -153,7 +154,7 @@ def test_walk_over_what_is_truncated_does_not_count(stopped: MemoryFs) -> None:
 
 def test_first_append_asks_for_a_thread(damaged: PartitionLog, walked: dict[int, int]) -> None:
     missing = damaged.readiness.missing()
-    assert isinstance(missing, IndexesDamaged)
+    assert isinstance(missing, EndDamaged)
     load(missing)
     assert damaged.readiness.missing() is None
     append(damaged, 10)
