@@ -269,7 +269,7 @@ def test_requests_beyond_the_bound_wait_in_the_socket(registry: RegistryProcess)
 def test_requests_of_a_crowd_do_not_keep_others_from_being_served(registry: RegistryProcess) -> None:
     with contextlib.ExitStack() as stack:
         crowd = [stack.enter_context(ProtocolClient(registry.connect, timeout_ms=60_000)) for _ in range(100)]
-        frame = struct.pack("!ii", 1, SET) + write_string("/good") + write_buffer(bytes(200_000)) + write_int(7)
+        frame = struct.pack("!ii", 1, SET) + write_string("/good") + write_buffer(bytes(200_000)) + write_int(1 << 30)
         unfinished = struct.pack("!i", MEBIBYTE) + bytes(900_000)
         for peer in crowd:
             with contextlib.suppress(OSError):

@@ -130,7 +130,13 @@ def test_a_partition_whose_state_cannot_be_used_is_offline_and_all_others_are_se
 ) -> None:
     held = write(data, {STATE: content})
     broker.start()
-    (line,) = [each for each in broker.stderr_path.read_text().splitlines() if said in each]
+
+    def lines() -> list[str]:
+        return [each for each in broker.stderr_path.read_text().splitlines() if said in each]
+
+    # The controller may still be about to look.
+    wait_until(lines, f"a line with {said!r}")
+    (line,) = lines()
     assert "t-0" in line
     assert metadata(broker, "t") == (0, {0: LEADER_NOT_AVAILABLE, 1: 0})
     assert served(broker, "u") == [b"first", b"second"]
