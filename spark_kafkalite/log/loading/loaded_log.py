@@ -51,6 +51,7 @@ class LastRun(NamedTuple):
     ``clean``: it was stopped in order. ``stopped_with``: the segments that it had then, None when unknown.
     ``last_record_epoch``: the leader epoch of the last record then, -1 when unknown. ``said_start_offset``: the start
     in the checkpoint, which a person may have raised beyond ``log_start_offset``; see ``log_start``.
+    ``points_are_known``: no recovery point has been lost, so a log without one was never flushed, nor stopped in order.
     """
 
     clean: bool
@@ -61,3 +62,4 @@ class LastRun(NamedTuple):
     stopped_with: SegmentSizes | None = None
     last_record_epoch: int = NO_LEADER_EPOCH
     said_start_offset: int = 0
+    points_are_known: bool = False

@@ -106,14 +106,18 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
         fs.sync_directory(log_dir)
     # A new directory has nothing to recover; one with logs and without a marker was left by a crash.
     clean = marked or not (keys.keys() & directories)
-    recovery_points = _read_checkpoint(fs, log_dir, RECOVERY_POINT_FILE)
-    said_starts = _read_checkpoint(fs, log_dir, LOG_START_OFFSET_FILE)
+    points = _read_checkpoint(fs, log_dir, RECOVERY_POINT_FILE)
+    recovery_points = points or {}
+    names = {entry.name for entry in entries}
+    # Both files are first written when a directory has been in use for a minute.
+    points_are_known = points is not None if RECOVERY_POINT_FILE in names else HIGH_WATERMARK_FILE not in names
+    said_starts = _read_checkpoint(fs, log_dir, LOG_START_OFFSET_FILE) or {}
     own_starts = _read_own_starts(fs, log_dir)
     if own_starts is None:
         own_starts = said_starts
     start_offsets = {key: min(start, own_starts.get(key, 0)) for key, start in said_starts.items()}
-    cleaned = _read_checkpoint(fs, log_dir, CLEANER_OFFSET_FILE)
-    high_watermarks = _read_checkpoint(fs, log_dir, HIGH_WATERMARK_FILE)
+    cleaned = _read_checkpoint(fs, log_dir, CLEANER_OFFSET_FILE) or {}
+    high_watermarks = _read_checkpoint(fs, log_dir, HIGH_WATERMARK_FILE) or {}
     found = []
     for name, key in keys.items():
         stopped = stopped_with.get(name)
@@ -126,6 +130,7 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
             None if stopped is None else stopped.segments,
             NO_LEADER_EPOCH if stopped is None else stopped.last_record_epoch,
             said_starts.get(key, 0),
+            points_are_known,
         )
         found.append(FoundLog(key, log_dir, name, last_run))
     # A name that was taken out of use may still be in the checkpoints.
@@ -293,13 +298,13 @@ def topic_partition_of(name: str) -> TopicPartition | None:
     return TopicPartition(match[1], int(match[2])) if match[2] == str(int(match[2])) else None
 
 
-def _read_checkpoint(fs: Fs, log_dir: str, name: str) -> dict[TopicPartition, int]:
-    """Read an offset checkpoint; a damaged one counts as missing: more is scanned, nothing is lost."""
+def _read_checkpoint(fs: Fs, log_dir: str, name: str) -> dict[TopicPartition, int] | None:
+    """Read an offset checkpoint, None if it is damaged. Without it more is scanned, and nothing is lost."""
     try:
         return read_offsets(fs, f"{log_dir}/{name}")
     except CheckpointError as error:
         logger.warning("%s; continuing without it", error)
-        return {}
+        return None
 
 
 def _read_own_starts(fs: Fs, log_dir: str) -> dict[TopicPartition, int] | None:

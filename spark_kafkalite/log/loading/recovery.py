@@ -132,6 +132,7 @@ class _Loader:
         self._bases = found.base_offsets
         self._clean = last_run.clean
         self._recovery_point = last_run.recovery_point
+        self._knows_recovery_point = last_run.points_are_known or last_run.recovery_point > 0
         self._log_start_offset = last_run.log_start_offset
         self._now_ms = host.clock.wall_ms()
         self._gaps_until_offset = EVERYWHERE if config.is_compacted else last_run.cleaned_until_offset
@@ -199,10 +200,12 @@ class _Loader:
     def _lacks_last_segment(self, loaded: LoadedLog) -> bool:
         """Return whether the last segment is gone: a roll has left the snapshot of the producers at its base offset,
         and no segment begins there. A clean stop leaves a snapshot at the log's end, too, but notes the recovery point
-        there; without a recovery point the two look alike. What the segment had is not known, so the line names only
-        its first offset."""
+        there; if that may be lost, the two look alike. What the segment had is not known, so the line names only its
+        first offset."""
         base = self._newest_snapshot
-        if self._clean or not 0 < self._recovery_point < base or base < loaded.log_end_offset:
+        if self._clean or not self._knows_recovery_point:
+            return False
+        if base <= self._recovery_point or base < loaded.log_end_offset:
             return False
         if base <= loaded.segments.active.base_offset:
             return False

@@ -44,6 +44,7 @@ def open_log(fs: MemoryFs, clock: ManualClock) -> LogOpener:
         cleaned_until_offset: int = 0,
         high_watermark: int = 0,
         last_record_epoch: int = NO_LEADER_EPOCH,
+        points_are_known: bool = False,
         on: MemoryFs | None = None,
         **settings: object,
     ) -> PartitionLog:
@@ -54,7 +55,13 @@ def open_log(fs: MemoryFs, clock: ManualClock) -> LogOpener:
         if not files.fs.exists(DIRECTORY):
             return PartitionLog.create(host, DIRECTORY, key, bytes(range(16)), config)
         last_run = LastRun(
-            clean, recovery_point, start, cleaned_until_offset, high_watermark, last_record_epoch=last_record_epoch
+            clean,
+            recovery_point,
+            start,
+            cleaned_until_offset,
+            high_watermark,
+            last_record_epoch=last_record_epoch,
+            points_are_known=points_are_known,
         )
         return PartitionLog.open(host, DIRECTORY, key, bytes(range(16)), config, last_run)
 

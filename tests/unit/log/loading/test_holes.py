@@ -574,7 +574,7 @@ def test_hole_that_no_batch_spans_moves_the_next_segment(
     end = 10 + MAX_INT32 + 1
     for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
         checkpoint = OffsetCheckpoint(stopped, f"/data/{name}")
-        checkpoint.set({KEY: end})
+        checkpoint.set({KEY: end, OTHER: 3})
         checkpoint.write()
     log = start().logs[KEY]
     assert (log.log_end_offset, log.segments.active.base_offset, log.segments.active.size_bytes) == (end, end, 0)

@@ -173,8 +173,9 @@ def test_a_missing_segment_is_a_hole(open_log: LogOpener, fs: MemoryFs, policy: 
     assert not [path for path in fs.files() if ".torn" in path]
 
 
+@pytest.mark.parametrize("point", [0, 1])
 def test_a_missing_last_segment_is_noticed_by_the_snapshot_of_its_beginning(
-    open_log: LogOpener, fs: MemoryFs, caplog: pytest.LogCaptureFixture
+    open_log: LogOpener, fs: MemoryFs, caplog: pytest.LogCaptureFixture, point: int
 ) -> None:
     log = open_log(segment_bytes=100)
     for _ in range(3):
@@ -184,7 +185,9 @@ def test_a_missing_last_segment_is_noticed_by_the_snapshot_of_its_beginning(
     assert open_log(clean=False, recovery_point=1, segment_bytes=100, on=before).was_whole and not caplog.records
     fs.unlink("/data/t-0/00000000000000000002.log")
     gone = fs.crash(CrashMode.PROCESS)
-    recovered = open_log(clean=False, recovery_point=1, segment_bytes=100, on=gone)
+    # Never flushed, if that is known.
+    known = {"recovery_point": point} if point else {"points_are_known": True}
+    recovered = open_log(clean=False, segment_bytes=100, on=gone, **known)
     assert recovered.log_end_offset == 2 and not recovered.was_whole
     assert ["the last segment is missing, which began at offset 2" in each for each in caplog.messages] == [True]
     # What a clean stop leaves at the end of a log is no sign of that.
