@@ -390,7 +390,8 @@ class KnownDamage:
                 "its other replicas lead, and this one is copied again from them"
                 if self.is_kept
                 else "no other broker has them: restore the file from a backup while the broker is stopped, or produce "
-                "the records again. After a restart readers pass over what is missing; kafkalite dump-log --repair "
+                f"the records again. Consumers stop before them; those that seek to offset {found[-1][1]} go on. After "
+                "a restart readers pass over what is missing. kafkalite dump-log --repair "
                 f"{shlex.quote(self._directory)} cuts off damaged batches, and all behind them",
             )
         if self.is_kept:

@@ -28,6 +28,9 @@ from spark_kafkalite.wire.frame import Memory
 
 # What one batch may decompress to: eight times what brokers of ours accept by default.
 MAX_DECOMPRESSED_BYTES: Final = 512 << 20
+# A batch that begins so far behind the high watermark has a wrong base offset. A broker may return records with a high
+# watermark that is a little older.
+_BEHIND_THE_END: Final = 1 << 20
 _KEPT_BUFFERS: Final = 4
 _KEPT_BUFFER_BYTES: Final = 32 << 20
 
@@ -138,6 +141,12 @@ class FetchedBatches:
             self._headers = _headers_before_damage(records)
             if not self._headers:
                 raise unreadable(topic_partition, first_offset, error) from error
+        if self._headers and self._is_outside(self._headers[-1]):
+            # The next fetch would begin there. This one is fetched again, and is the first then.
+            last = self._headers.pop()
+            if not self._headers:
+                text = f"its header has the base offset {last.base_offset}, the high watermark is {self.high_watermark}"
+                raise unreadable(topic_partition, first_offset, CorruptMessage(text))
         if self.size_bytes and (not self._headers or self._headers[-1].next_offset <= first_offset):
             raise unreadable(topic_partition, first_offset, self._no_progress())
         committed = isolation == IsolationLevel.READ_COMMITTED
@@ -218,6 +227,8 @@ class FetchedBatches:
 
     def _decode_batch(self, builder: ColumnBuilder, header: BatchHeader) -> bool:
         """Decode one batch from the cursor on; returns whether the builder was full before its end."""
+        if self._hidden is None:
+            self._check_offsets(header)
         passed = header.next_offset <= self.next_offset
         if self._hidden is None:
             if self._check_crcs and not passed:
@@ -240,6 +251,28 @@ class FetchedBatches:
             self.next_offset = max(self.next_offset, builder.next_offset)
             return True
         return False
+
+    def _is_outside(self, header: BatchHeader) -> bool:
+        """Return whether a batch begins far outside of the log, by a base offset that has changed."""
+        return header.base_offset < 0 or 0 <= self.high_watermark < header.base_offset - _BEHIND_THE_END
+
+    def _check_offsets(self, header: BatchHeader) -> None:
+        """Raise CorruptMessage for a batch whose offsets cannot be right. Its CRC does not cover the base offset: a
+        reader would drop records that seem to lie before its position, or deliver them with other offsets."""
+        last_offset, after = header.last_offset, self._index + 1
+        least_offset = self._headers[self._index - 1].next_offset if self._index else 0
+        if last_offset < header.base_offset or header.base_offset < least_offset:
+            raise CorruptMessage(
+                f"its header has the offsets {header.base_offset} to {last_offset}, and {least_offset} or more are "
+                "expected"
+            )
+        # One that begins where it is expected is right, and the next one is not.
+        follows_gap = header.base_offset > self.next_offset
+        if follows_gap and after < len(self._headers) and last_offset >= self._headers[after].base_offset:
+            raise CorruptMessage(
+                f"its header has the offsets {header.base_offset} to {last_offset}, and the next batch begins at "
+                f"{self._headers[after].base_offset}"
+            )
 
     def _payload_of(self, header: BatchHeader) -> Buffer:
         if self._payload is None:

@@ -67,7 +67,18 @@ def _walk(
     while position < until:
         header: BatchHeader | None = None
         try:
-            header = _header(segment, position, next_offset)
+            header = kernel.read_header(segment.file.pread(HEADER_BYTES, position))
+            following_offset = _misplaced_before(segment, position, header, next_offset, end_offset)
+            if following_offset is not None:
+                why = why or f"its header has the offsets {header.base_offset} to {header.last_offset}"
+                ranges.append((next_offset, following_offset))
+                has_passed |= following_offset > offset
+                position, next_offset = position + header.size_bytes, following_offset
+                continue
+            if header.base_offset < next_offset or header.last_offset >= end_offset:
+                offsets = f"{header.base_offset} to {header.last_offset}"
+                header = None
+                raise CorruptMessage(f"its header has the offsets {offsets}, {next_offset} or more were expected")
             if not has_passed and header.last_offset >= offset:
                 has_passed = True
                 until = min(until, position + max(looked_at_bytes, header.size_bytes + 1))
@@ -98,6 +109,27 @@ def _walk(
         position += header.size_bytes
         next_offset = header.next_offset
     return ranges, why
+
+
+def _misplaced_before(
+    segment: Segment, position: int, header: BatchHeader, next_offset: int, end_offset: int
+) -> int | None:
+    """Return where the next batch begins, if the offsets of the batch at a position do not fit between the batches
+    before and behind it; None if they may be right. No CRC covers a batch's base offset."""
+    try:
+        following = kernel.read_header(segment.file.pread(HEADER_BYTES, position + header.size_bytes))
+    except CorruptMessage:
+        return None
+    except OSError as error:
+        _check_passing(error)
+        return None
+    if not next_offset < following.base_offset <= following.last_offset < end_offset:
+        return None
+    return (
+        None
+        if next_offset <= header.base_offset <= header.last_offset < following.base_offset
+        else following.base_offset
+    )
 
 
 def _header(segment: Segment, position: int, next_offset: int) -> BatchHeader:

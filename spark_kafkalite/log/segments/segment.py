@@ -301,11 +301,34 @@ class Segment:
             position += at
 
     def find(self, offset: int, *, read_bytes: int = LOOK_UP_BYTES) -> Found | None:
-        """Return the first batch whose last offset is at or after ``offset``; None when the segment ends before."""
-        for found in self.headers(self.position_before(offset), read_bytes=read_bytes):
-            if found.header.last_offset >= offset:
-                return found
-        return None
+        """Return the first batch whose last offset is at or after ``offset``; None when the segment ends before.
+
+        Raises CorruptMessage where the offsets of batches do not follow each other: a batch whose offsets have changed
+        would be passed over. Their CRCs do not cover the base offset.
+        """
+        end_offset = self.base_offset
+        found = None
+        for each in self.headers(self.position_before(offset), read_bytes=read_bytes):
+            header = each.header
+            if found is not None:
+                if header.base_offset <= found.header.last_offset:
+                    raise CorruptMessage(self._out_of_order(found))
+                break
+            if header.last_offset < header.base_offset or header.base_offset < end_offset:
+                raise CorruptMessage(self._out_of_order(each))
+            if header.last_offset >= offset:
+                found = each
+                if header.base_offset <= offset:
+                    break
+            end_offset = header.next_offset
+        return found
+
+    def _out_of_order(self, found: Found) -> str:
+        header = found.header
+        return (
+            f"record batch at position {found.position}: its header has the offsets {header.base_offset} to "
+            f"{header.last_offset}, which do not fit those of the batches around it"
+        )
 
     def end_before(self, offset: int) -> int:
         """Return where the batches end that lie wholly below ``offset``, as far as they can be read up to there."""
@@ -313,10 +336,12 @@ class Segment:
         position = self.position_before(offset - 1)
         try:
             # One by one: a read fails as a whole for one bad sector in it.
+            end_offset = self.base_offset
             for found in self.headers(position, read_bytes=HEADER_BYTES):
-                if found.header.last_offset >= offset:
+                # One whose base offset has changed may seem to lie below.
+                if not end_offset <= found.header.base_offset <= found.header.last_offset < offset:
                     break
-                position = found.position + found.header.size_bytes
+                position, end_offset = found.position + found.header.size_bytes, found.header.next_offset
         except CorruptMessage:
             pass
         except OSError as error:

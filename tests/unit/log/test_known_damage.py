@@ -490,3 +490,19 @@ def test_what_is_lost_at_the_ends_of_segments_is_spanned_for_good(
     caplog.clear()
     again = open_log(clean=False, index_interval_bytes=64)
     assert (again.damaged_ranges, again.was_whole, errors(caplog)) == ((), True, [])
+
+
+@pytest.mark.parametrize(
+    "changed", [1 << 63, 1 << 40, 1 << 8, 1 << 4, 1 << 1, 1], ids=lambda bit: f"bit {bit.bit_length() - 1}"
+)
+def test_a_batch_whose_base_offset_has_changed_is_not_passed_over(log: PartitionLog, changed: int) -> None:
+    """No CRC covers it. Look-ups, which go by offsets, find that it does not fit the batches around it."""
+    segment = log.segments.floor(20)
+    # The batch of 32 and 33, right behind one that the index names.
+    position = {header.base_offset: at for at, header in segment.headers(0)}[32]
+    base_offset = int.from_bytes(segment.file.pread(8, position), "big") ^ changed
+    segment.file.pwrite(base_offset.to_bytes(8, "big"), position)
+    with pytest.raises(KafkaStorageError):
+        read(log, 32)
+    assert log.damaged_ranges == ((32, 34),)
+    assert read(log, 30) == [30, 31]

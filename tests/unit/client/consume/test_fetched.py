@@ -154,6 +154,30 @@ def test_what_a_damaged_batch_says_of_its_end_is_not_believed() -> None:
         fetched(bytes(data)).decode_into(ColumnBuilder(False))
 
 
+@pytest.mark.parametrize(
+    "changed", [1 << 63, 1 << 40, 1 << 8, 1 << 3, 1], ids=lambda bit: f"bit {bit.bit_length() - 1}"
+)
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_base_offset_that_has_changed_loses_no_record(number: int, changed: int) -> None:
+    """No CRC covers it. What is read is right, and reading stops at the batch, or goes on in the next answer there."""
+    data = bytearray(log((16, 20), (20, 24), (24, 28)))
+    position = number * (len(data) // 3)
+    data[position : position + 8] = (int.from_bytes(data[position : position + 8], "big") ^ changed).to_bytes(8, "big")
+    builder = ColumnBuilder(False)
+    try:
+        piece = fetched(bytes(data), 16)
+        piece.decode_into(builder)
+    except CorruptMessage as error:
+        assert number < 2 or changed == 1 << 3, error
+    else:
+        assert number == 2
+        # The offsets of an answer's last batch are compared with the high watermark alone.
+        assert piece.end_offset == 24 or changed <= 1 << 8
+    read = builder.finish()
+    assert [read.offset_at(row) for row in range(read.count)][: 4 * number] == list(range(16, 16 + 4 * number))
+    assert number == 2 or read.count == 4 * number
+
+
 def test_small_batches_are_joined_and_large_ones_cut() -> None:
     pieces = [fetched(log((first, first + 4))) for first in range(0, 40, 4)]
     joined = list(columns_from(pieces, max_rows=16))
