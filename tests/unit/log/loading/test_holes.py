@@ -583,6 +583,24 @@ def test_hole_that_no_batch_spans_moves_the_next_segment(
     assert offsets(log) == [*range(10), end]
 
 
+@pytest.mark.parametrize("checkpoint", ["never written", "written", "damaged"])
+def test_a_lost_last_segment_is_noticed_before_the_first_flush(
+    start: Callable[..., LogManager], fs: MemoryFs, caplog: pytest.LogCaptureFixture, checkpoint: str
+) -> None:
+    manager = start()
+    append(manager.create(KEY, ID), 10)
+    if checkpoint != "never written":
+        manager.checkpoint({KEY: 0})
+    killed = fs.crash(CrashMode.PROCESS)
+    killed.unlink(segment(8))
+    if checkpoint == "damaged":
+        # It may have had the end of a clean stop.
+        write_whole(killed.open("/data/recovery-point-offset-checkpoint"), b"x")
+    assert start(killed).logs[KEY].log_end_offset == 8
+    told = [each for each in lines(caplog) if "the last segment is missing, which began at offset 8" in each]
+    assert len(told) == (checkpoint != "damaged")
+
+
 def test_no_offset_is_given_twice_where_a_hole_cannot_be_written(
     start: Callable[..., LogManager], stopped: MemoryFs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
