@@ -92,6 +92,7 @@ class FetchedBatches:
         "_headers",
         "_hidden",
         "_index",
+        "_least_offset",
         "_memory",
         "_passed",
         "_payload",
@@ -153,6 +154,8 @@ class FetchedBatches:
         self._aborted = AbortedTransactions(fetched.aborted) if committed else None
         self._check_crcs = check_crcs
         self._index = 0
+        # Where the batch before the cursor ends.
+        self._least_offset = 0
         self._at = 0
         self._hidden: bool | None = None
         self._payload: Buffer | None = None
@@ -213,7 +216,8 @@ class FetchedBatches:
                 raise unreadable(self.topic_partition, header.base_offset, error, behind) from error
             if stopped:
                 return
-            self.next_offset = max(self.next_offset, min(header.next_offset, self.until_offset))
+            self._least_offset = next_offset = header.next_offset
+            self.next_offset = max(self.next_offset, min(next_offset, self.until_offset))
             self._index += 1
             self._at += header.size_bytes
             self._hidden = None
@@ -227,11 +231,12 @@ class FetchedBatches:
 
     def _decode_batch(self, builder: ColumnBuilder, header: BatchHeader) -> bool:
         """Decode one batch from the cursor on; returns whether the builder was full before its end."""
-        if self._hidden is None:
+        if self._hidden is None and not self._least_offset <= header.base_offset <= self.next_offset:
             self._check_offsets(header)
         passed = header.next_offset <= self.next_offset
         if self._hidden is None:
-            if self._check_crcs and not passed:
+            # The CRC covers the last offset, which tells what is passed.
+            if self._check_crcs and (not passed or header.last_offset_delta < 0):
                 check_crc(self._records, self._at, header.size_bytes)
             # Asked for every batch, also those that are passed: markers before the position count.
             hidden = self._aborted is not None and self._aborted.hides(self._records, self._at, header)
@@ -260,15 +265,13 @@ class FetchedBatches:
         """Raise CorruptMessage for a batch whose offsets cannot be right. Its CRC does not cover the base offset: a
         reader would drop records that seem to lie before its position, or deliver them with other offsets."""
         last_offset, after = header.last_offset, self._index + 1
-        least_offset = self._headers[self._index - 1].next_offset if self._index else 0
-        if last_offset < header.base_offset or header.base_offset < least_offset:
+        if header.base_offset < self._least_offset:
             raise CorruptMessage(
-                f"its header has the offsets {header.base_offset} to {last_offset}, and {least_offset} or more are "
-                "expected"
+                f"its header has the offsets {header.base_offset} to {last_offset}, and {self._least_offset} or more "
+                "are expected"
             )
         # One that begins where it is expected is right, and the next one is not.
-        follows_gap = header.base_offset > self.next_offset
-        if follows_gap and after < len(self._headers) and last_offset >= self._headers[after].base_offset:
+        if after < len(self._headers) and last_offset >= self._headers[after].base_offset:
             raise CorruptMessage(
                 f"its header has the offsets {header.base_offset} to {last_offset}, and the next batch begins at "
                 f"{self._headers[after].base_offset}"
