@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 from spark_kafkalite import Consumer, TopicPartition
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.records.kernel import scan_headers
 from tests.interop.cluster.test_damaged_logs import COUNT, produce, read, segments, wait_until_same
 from tests.patience import wait_until
 
@@ -72,16 +73,42 @@ def by_kafka_python(bootstrap: str, topic: str) -> Iterator[list[bytes]]:
 def test_a_byte_that_changes_on_the_leaders_disk_keeps_no_consumer(
     cluster: KafkaliteCluster, new_topic: Callable[..., str], read_by: Read
 ) -> None:
-    topic = new_topic()
+    def change(content: bytes) -> tuple[int, bytes]:
+        return content.index(b"305:x") + 10, b"y"
+
+    check_that_it_is_healed(cluster, new_topic(), change, read_by)
+
+
+@pytest.mark.parametrize("seems_to_be", [316, 300 | 1 << 50])
+def test_a_base_offset_that_changes_on_the_leaders_disk_hides_no_record(
+    cluster: KafkaliteCluster, new_topic: Callable[..., str], seems_to_be: int
+) -> None:
+    """No CRC covers it, so other clients pass over the records, or deliver them with other offsets."""
+
+    def change(content: bytes) -> tuple[int, bytes]:
+        position = 0
+        for header in scan_headers(content):
+            if header.base_offset == 300:
+                break
+            position += header.size_bytes
+        return position, seems_to_be.to_bytes(8, "big")
+
+    check_that_it_is_healed(cluster, new_topic(), change, by_ours)
+
+
+def check_that_it_is_healed(
+    cluster: KafkaliteCluster, topic: str, change: Callable[[bytes], tuple[int, bytes]], read_by: Read
+) -> None:
+    """Change bytes of the batch from offset 300 on, on the leader's disk, and read all. ``change`` returns where in the
+    segment, and what is written there."""
     produce(cluster, topic)
     cluster.wait_in_sync(topic)
     leader = cluster.wait_for_leader(topic)
     (path,) = segments(cluster, leader, topic)
-    content = path.read_bytes()
-    at = content.index(b"305:x") + 10
+    at, written = change(path.read_bytes())
     with path.open("r+b") as file:
         file.seek(at)
-        file.write(b"y")
+        file.write(written)
     found: list[int] = []
     pieces = read_by(cluster.bootstrap, topic)
     try:

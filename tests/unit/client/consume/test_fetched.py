@@ -146,10 +146,11 @@ def test_batches_before_one_that_is_no_batch_are_read_and_it_is_fetched_again() 
         fetched(bytes(data[third:]), 6)
 
 
-def test_what_a_damaged_batch_says_of_its_end_is_not_believed() -> None:
+@pytest.mark.parametrize("changed", [(26, 1), (23, 0x80)], ids=["later", "before its first"])
+def test_what_a_damaged_batch_says_of_its_end_is_not_believed(changed: tuple[int, int]) -> None:
     data = bytearray(log((0, 3), (3, 6)))
     # The last offset delta.
-    data[26] ^= 1
+    data[changed[0]] ^= changed[1]
     with pytest.raises(CorruptMessage, match="seek to offset 3 "):
         fetched(bytes(data)).decode_into(ColumnBuilder(False))
 
