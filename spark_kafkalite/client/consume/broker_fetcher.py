@@ -122,10 +122,11 @@ class FetchAnswer:
         fetched: PartitionFetched,
         until_offset: int = MAX_INT64,
         passed: PassedOffsets | None = None,
+        least_offset: int = 0,
     ) -> FetchedBatches:
         """Return the batches of one partition's part, from the position up to ``until_offset`` (exclusive).
 
-        ``passed``: see :class:`.fetched.FetchedBatches`.
+        ``passed``, ``least_offset``: see :class:`.fetched.FetchedBatches`.
         Raises CorruptMessage (2) as :class:`.fetched.FetchedBatches` does.
         """
         return FetchedBatches(
@@ -137,6 +138,7 @@ class FetchAnswer:
             check_crcs=self._check_crcs,
             memory=self._memory,
             passed=passed,
+            least_offset=least_offset,
         )
 
 

@@ -117,10 +117,12 @@ class FetchedBatches:
         check_crcs: bool = True,
         memory: AnswerMemory | None = None,
         passed: PassedOffsets | None = None,
+        least_offset: int = 0,
     ) -> None:
         """Wrap one partition's result; offsets below ``first_offset`` and from ``until_offset`` on are left out.
 
-        ``passed`` gets the counts of every batch when its decoding begins.
+        ``passed`` gets the counts of every batch when its decoding begins. ``least_offset``: no batch begins before it,
+        as another one ends there.
 
         Batches behind one whose header cannot be read are left out, and so is that one. Raises CorruptMessage (2),
         naming partition and offset, when it is the first, and for bytes that would be fetched for ever, because they
@@ -154,8 +156,7 @@ class FetchedBatches:
         self._aborted = AbortedTransactions(fetched.aborted) if committed else None
         self._check_crcs = check_crcs
         self._index = 0
-        # Where the batch before the cursor ends.
-        self._least_offset = 0
+        self._least_offset = least_offset
         self._at = 0
         self._hidden: bool | None = None
         self._payload: Buffer | None = None
@@ -188,6 +189,11 @@ class FetchedBatches:
         if not self._headers:
             return self.next_offset
         return max(self.next_offset, min(self._headers[-1].next_offset, self.until_offset))
+
+    @property
+    def batch_end(self) -> int:
+        """Where the batch before the cursor ends, 0 when that is not known."""
+        return self._least_offset
 
     @property
     def is_exhausted(self) -> bool:

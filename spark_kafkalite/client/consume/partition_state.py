@@ -23,6 +23,7 @@ class TopicPartitionState:
     """One assigned partition."""
 
     __slots__ = (
+        "batch_end",
         "buffered",
         "buffered_bytes",
         "error",
@@ -68,6 +69,8 @@ class TopicPartitionState:
         # Where something could not be read, and how often it has been fetched again.
         self.unreadable_offset = -1
         self.unreadable_times = 0
+        # Where a batch ends, if the next one could not be read; that one begins there, or later.
+        self.batch_end = -1
 
     def move_to(self, position: int | None, reset_to: int | None = None, leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Go on from ``position``, or from where ``reset_to`` will be found to lie; what was fetched is dropped."""

@@ -191,6 +191,7 @@ class RowSource:
                 state.leader_epoch = _leader_epoch_before(next_offset, buffers, state)
                 # An error comes after the good records before it.
                 if error is not None:
+                    state.batch_end = next((each.batch_end for each in buffers if not each.is_exhausted), -1)
                     ahead.unreadable(state, next_offset, error)
             ahead.changed.notify_all()
 

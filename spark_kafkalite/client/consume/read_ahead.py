@@ -428,7 +428,8 @@ class ReadAhead:
                 state.fetch_epoch = fetched.diverging_epoch[0]
             if fetched.records is None:
                 return
-            piece = answer.piece(want.position, fetched)
+            least_offset = state.batch_end if state.batch_end == want.position.offset else 0
+            piece = answer.piece(want.position, fetched, least_offset=least_offset)
         except KafkaliteError as error:
             self._refused(state, want.position, error)
             return

@@ -116,6 +116,8 @@ def _misplaced_before(
 ) -> int | None:
     """Return where the next batch begins, if the offsets of the batch at a position do not fit between the batches
     before and behind it; None if they may be right. No CRC covers a batch's base offset."""
+    if header.base_offset == next_offset and 0 <= header.last_offset_delta < end_offset - next_offset:
+        return None
     try:
         following = kernel.read_header(segment.file.pread(HEADER_BYTES, position + header.size_bytes))
     except CorruptMessage:

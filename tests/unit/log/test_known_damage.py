@@ -493,16 +493,20 @@ def test_what_is_lost_at_the_ends_of_segments_is_spanned_for_good(
 
 
 @pytest.mark.parametrize(
-    "changed", [1 << 63, 1 << 40, 1 << 8, 1 << 4, 1 << 1, 1], ids=lambda bit: f"bit {bit.bit_length() - 1}"
+    "seems_to_be", [34 | 1 << 63, 34 | 1 << 40, 34 | 1 << 8, 35, 42, 38, 32, 33, 2], ids=lambda offset: f"{offset}"
 )
-def test_a_batch_whose_base_offset_has_changed_is_not_passed_over(log: PartitionLog, changed: int) -> None:
-    """No CRC covers it. Look-ups, which go by offsets, find that it does not fit the batches around it."""
+@pytest.mark.parametrize("way", ["a look-up", "a check"])
+def test_a_batch_whose_base_offset_has_changed_is_not_passed_over(
+    log: PartitionLog, seems_to_be: int, way: str
+) -> None:
+    """No CRC covers it. Look-ups, which go by offsets, and checks find that it does not fit the batches around it."""
     segment = log.segments.floor(20)
-    # The batch of 32 and 33, right behind one that the index names.
-    position = {header.base_offset: at for at, header in segment.headers(0)}[32]
-    base_offset = int.from_bytes(segment.file.pread(8, position), "big") ^ changed
-    segment.file.pwrite(base_offset.to_bytes(8, "big"), position)
+    # The batch of 34 and 35; the next one is of 36 and 37.
+    position = {header.base_offset: at for at, header in segment.headers(0)}[34]
+    segment.file.pwrite(seems_to_be.to_bytes(8, "big"), position)
+    if way == "a check":
+        log.local.known_damage.suspect(34)
     with pytest.raises(KafkaStorageError):
-        read(log, 32)
-    assert log.damaged_ranges == ((32, 34),)
-    assert read(log, 30) == [30, 31]
+        read(log, 34)
+    assert log.damaged_ranges == ((34, 36),)
+    assert read(log, 32) == [32, 33]

@@ -179,6 +179,16 @@ def test_a_base_offset_that_has_changed_loses_no_record(number: int, changed: in
     assert number == 2 or read.count == 4 * number
 
 
+def test_no_batch_begins_before_one_that_was_read_has_ended() -> None:
+    data = log((14, 20), (20, 24))
+    builder = ColumnBuilder(False)
+    # A consumer may begin inside of a batch, but not behind a batch that it has read.
+    fetched(data, 16).decode_into(builder)
+    assert offsets(builder.finish()) == list(range(16, 24))
+    with pytest.raises(CorruptMessage, match="offsets 14 to 19, and 16 or more are expected"):
+        fetched(data, 16, least_offset=16).decode_into(builder)
+
+
 def test_small_batches_are_joined_and_large_ones_cut() -> None:
     pieces = [fetched(log((first, first + 4))) for first in range(0, 40, 4)]
     joined = list(columns_from(pieces, max_rows=16))
