@@ -91,7 +91,7 @@ class LocalLog:
         # What the next flush syncs, besides the active segment.
         self.unsynced = Unsynced()
         self.identity = LogIdentity(host.files.fs, host.disk, directory)
-        # What was found missing, until it is told.
+        # What was found missing, until it is logged.
         self._holes: Sequence[Hole] = loaded.holes
         # What a thread has made of what lies behind damage, for the log to go on with.
         self.later: LaterSegments | None = None
@@ -274,20 +274,19 @@ class LocalLog:
 
     def go_on_with(self, lost: EndLost, later: LaterSegments) -> None:
         """Go on with the segments that were made of what lies behind damage, and note what is missing between them, to
-        be logged. KafkaStorageError when the disk fails."""
+        be logged. What comes next begins a segment, which has the damaged one synced. KafkaStorageError when the disk
+        fails."""
         active = self.segments.active
         self.log_end_offset = Offset(lost.end_offset)
         try:
             self.disk.persist(active.cut_unsound)
         except OSError as error:
             raise self.write_error("cut a segment of", error) from error
-        self.unsynced.files.append(active.file)
-        kept = f"; what lay there is kept in {later.kept}" if later.kept else ""
+        reason = f"{active.log_path.rpartition('/')[2]} is damaged at position {lost.position}"
+        if later.kept:
+            reason += f"; what lay there is kept in {later.kept}"
         for segment, end_offset in later.segments:
-            name = active.log_path.rpartition("/")[2]
-            hole = Hole(
-                self.log_end_offset, segment.base_offset, f"{name} is damaged at position {lost.position}{kept}"
-            )
+            hole = Hole(self.log_end_offset, segment.base_offset, reason)
             self._holes = [*self._holes, hole]
             self.known_damage.add(hole.start_offset, hole.end_offset)
             self._begin_segment(partial(self.segments.go_on_with, segment))

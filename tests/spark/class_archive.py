@@ -23,7 +23,7 @@ from tests.seeds import SOAK
 
 # Such small queries are over before the second compiler's work pays. With one compiler Java keeps 48 MiB for compiled
 # code: the classes that Spark generates for its queries fill them, and a thread is busy with making room. Spark starts
-# programs such as chmod, which Java starts by another program of its own, unless it is told VFORK.
+# programs such as chmod. Java starts them by another program of its own, except with VFORK.
 SESSION_OPTIONS: Final = (
     *SHORT_LIVED_OPTIONS,
     "-XX:ReservedCodeCacheSize=256m",

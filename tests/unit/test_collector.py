@@ -62,7 +62,7 @@ def test_objects_that_live_long_are_not_looked_at_again() -> None:
 
 
 class Looks:
-    """The collector's looks at whether the process is quiet: each comes when a test calls it, not by a timer."""
+    """The collector's checks whether the process is quiet: each comes when a test calls it, not by a timer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, loop: asyncio.AbstractEventLoop) -> None:
         self._due: list[Callable[..., object]] = []

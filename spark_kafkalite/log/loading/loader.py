@@ -94,7 +94,8 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
     # A symbolic link in the place of a log's directory is not followed, and not passed over either.
     directories = {entry.name for entry in entries if entry.kind in (Kind.DIRECTORY, Kind.LINK)}
     stopped_with: Mapping[str, StoppedLog] = {}
-    marked = any(entry.name == CLEAN_SHUTDOWN_FILE for entry in entries)
+    names = {entry.name for entry in entries}
+    marked = CLEAN_SHUTDOWN_FILE in names
     if marked:
         try:
             stopped_with = read_marker(read_small(fs, f"{log_dir}/{CLEAN_SHUTDOWN_FILE}", MAX_BYTES))
@@ -108,7 +109,6 @@ def survey(fs: Fs, log_dir: str) -> DirectorySurvey:
     clean = marked or not (keys.keys() & directories)
     points = _read_checkpoint(fs, log_dir, RECOVERY_POINT_FILE)
     recovery_points = points or {}
-    names = {entry.name for entry in entries}
     # Both files are first written when a directory has been in use for a minute.
     points_are_known = points is not None if RECOVERY_POINT_FILE in names else HIGH_WATERMARK_FILE not in names
     said_starts = _read_checkpoint(fs, log_dir, LOG_START_OFFSET_FILE) or {}

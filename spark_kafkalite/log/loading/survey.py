@@ -125,13 +125,9 @@ def _misplaced_before(
     except OSError as error:
         _check_passing(error)
         return None
-    if not next_offset < following.base_offset <= following.last_offset < end_offset:
-        return None
-    return (
-        None
-        if next_offset <= header.base_offset <= header.last_offset < following.base_offset
-        else following.base_offset
-    )
+    is_next_sound = next_offset < following.base_offset <= following.last_offset < end_offset
+    fits = next_offset <= header.base_offset <= header.last_offset < following.base_offset
+    return following.base_offset if is_next_sound and not fits else None
 
 
 def _header(segment: Segment, position: int, next_offset: int) -> BatchHeader:

@@ -51,7 +51,7 @@ def test_a_broker_whose_clock_is_a_day_ahead_deletes_nothing_early(tmp_path: Pat
         # Whole segments go. Those that also have a record of now stay, and all of the later ones.
         assert all(0 < start <= EACH for start in consumer.beginning_offsets([T0, T1]).values())
         said = cluster.broker(1).stderr_path.read_text()
-        # Between the registry's look at its clock and the broker's a slow host may stand still.
+        # A slow host may stand still after the registry has read its clock, before the broker reads its own.
         ahead = re.search(r"the clock of this host is (\d+) s ahead of that of the registry", said)
         assert ahead is not None and abs(1000 * int(ahead[1]) - DAY_MS) < HOUR_MS
         assert "the clock of this host" not in cluster.broker(2).stderr_path.read_text()

@@ -19,7 +19,7 @@ SURVEY_MS = 5_000
 
 
 class OneBroker:
-    """Broker 1, which refuses to list its groups as often as it is told to."""
+    """Broker 1, which refuses to list its groups the first ``refusals`` times."""
 
     def __init__(self, refusals: int, error_code: int = CoordinatorLoadInProgress.code) -> None:
         self.clock = ManualClock()
