@@ -202,8 +202,10 @@ class TreeConnection:
         return 0 if self.dropped else self.buffered_bytes
 
     def overdue(self, now_s: float) -> bool:
-        """Whether there should be a session, or an end, by now."""
-        return (self._ending or (self.session is None and not self.opening)) and now_s > self.began_s + HELLO_S
+        """Whether there should be a session, or an end, by now. A hello that is here and waits for its turn is late by
+        the server's fault."""
+        is_silent = self.session is None and not self.opening and not self.in_turn
+        return (self._ending or is_silent) and now_s > self.began_s + HELLO_S
 
     def stalled(self, now_s: float) -> bool:
         """Whether the client has taken none of its waiting answers for long. To be asked regularly."""

@@ -6,6 +6,7 @@ not counted.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -141,36 +142,38 @@ WORST: dict[str, Callable[[Peer], object]] = {
 }
 
 
+@contextlib.contextmanager
+def peers(broker: MeteredBroker) -> Iterator[Callable[[], Peer]]:
+    """Yield what opens a connection; all of them are closed at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(contextlib.closing(Peer(broker.registry_connect)))
+
+
 def play_worst(broker: MeteredBroker, name: str) -> None:
-    peer = Peer(broker.registry_connect)
-    WORST[name](peer)
-    peer.close()
+    with peers(broker) as connect:
+        WORST[name](connect())
 
 
 def play_events(broker: MeteredBroker) -> None:
     """Have a hundred clients watch what one write changes a thousand times, and read all events."""
-    watchers = [Peer(broker.registry_connect) for _ in range(100)]
-    for watcher in watchers:
-        assert watcher.call(ADD_WATCH, write_string("/many") + write_int(1)) == 0
-    writer = Peer(broker.registry_connect)
-    assert writer.call(MULTI, multi(SET, [change(path, b"new") for path in MANY[:1000]])) == 0
-    for watcher in watchers:
-        # In the order of the operations, and none is lost.
-        seen = [watcher.receive()[28:].decode() for _ in range(1000)]
-        assert seen == MANY[:1000]
-    for peer in (*watchers, writer):
-        peer.close()
+    with peers(broker) as connect:
+        watchers = [connect() for _ in range(100)]
+        for watcher in watchers:
+            assert watcher.call(ADD_WATCH, write_string("/many") + write_int(1)) == 0
+        assert connect().call(MULTI, multi(SET, [change(path, b"new") for path in MANY[:1000]])) == 0
+        for watcher in watchers:
+            # In the order of the operations, and none is lost.
+            seen = [watcher.receive()[28:].decode() for _ in range(1000)]
+            assert seen == MANY[:1000]
 
 
 def play_crowd_that_reads_nothing(broker: MeteredBroker) -> None:
-    crowd = [Peer(broker.registry_connect) for _ in range(60)]
-    for peer in crowd:
-        peer.socket.sendall(request(GET, write_string("/large") + b"\0") * 100)
-    other = Peer(broker.registry_connect)
-    # Answered once those that read nothing have been closed.
-    assert other.call(GET, write_string("/large") + b"\0") == 0
-    for peer in (*crowd, other):
-        peer.close()
+    with peers(broker) as connect:
+        crowd = [connect() for _ in range(60)]
+        for peer in crowd:
+            peer.socket.sendall(request(GET, write_string("/large") + b"\0") * 100)
+        # Answered once those that read nothing have been closed.
+        assert connect().call(GET, write_string("/large") + b"\0") == 0
 
 
 @pytest.mark.parametrize("name", WORST)
