@@ -3,10 +3,10 @@
     python member.py SETTINGS
 
 ``SETTINGS`` is a JSON object: kind (confluent, kafka-python, ours), bootstrap, group, topic, name, journal, assignor
-(range, roundrobin, cooperative-sticky), session_ms, seed, instance (group.instance.id or null) and misdeed (null, or
-one of MISDEEDS, by which the tests show that they would be seen). Records hold ``PARTITION:OFFSET``. It commits what it
-has processed, at random moments and when partitions are taken from it; SIGTERM makes it leave in order. The events are
-described in history.py. Only clients are imported here, so that it starts fast.
+(range, roundrobin, cooperative-sticky), session_ms, heartbeat_ms, seed, instance (group.instance.id or null) and
+misdeed (null, or one of MISDEEDS, by which the tests show that they would be seen). Records hold ``PARTITION:OFFSET``.
+It commits what it has processed, at random moments and when partitions are taken from it; SIGTERM makes it leave in
+order. The events are described in history.py. Only clients are imported here, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class ConfluentClient:
                 "partition.assignment.strategy": settings["assignor"],
                 "session.timeout.ms": settings["session_ms"],
                 "max.poll.interval.ms": MAX_POLL_INTERVAL_MS,
-                "heartbeat.interval.ms": settings["session_ms"] // 8,
+                "heartbeat.interval.ms": settings["heartbeat_ms"],
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 100,
@@ -280,7 +280,7 @@ class KafkaPythonClient:
             "partition_assignment_strategy": (assignors[settings["assignor"]],),
             "session_timeout_ms": settings["session_ms"],
             "max_poll_interval_ms": MAX_POLL_INTERVAL_MS,
-            "heartbeat_interval_ms": settings["session_ms"] // 8,
+            "heartbeat_interval_ms": settings["heartbeat_ms"],
             "auto_offset_reset": "earliest",
             "enable_auto_commit": False,
             "fetch_max_wait_ms": 100,
@@ -378,7 +378,7 @@ class OurClient:
             partition_assignment_strategy=settings["assignor"],
             session_timeout_ms=settings["session_ms"],
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
-            heartbeat_interval_ms=settings["session_ms"] // 8,
+            heartbeat_interval_ms=settings["heartbeat_ms"],
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             fetch_max_wait_ms=100,

@@ -32,6 +32,8 @@ from tests.lab.apache_kafka import logging_options
 from tests.patience import PATIENCE_S, wait_until
 
 JAVA: Final = "java"
+# Members hear of a rebalance by a heartbeat.
+MOST_HEARTBEAT_MS: Final = 2500
 # What a broker needs to allow such short sessions, and to let groups form at once.
 BROKER_SETTINGS: Final = {"group.min.session.timeout.ms": "500", "group.initial.rebalance.delay.ms": "0"}
 _PYTHON_MEMBER: Final = Path(__file__).with_name("member.py")
@@ -281,6 +283,7 @@ class Storm:
                 "journal": str(self.directory / f"{name}.journal"),
                 "assignor": self.plan.assignor,
                 "session_ms": self.plan.session_ms,
+                "heartbeat_ms": min(self.plan.session_ms // 8, MOST_HEARTBEAT_MS),
                 "seed": seed,
                 "instance": instance,
                 "misdeed": misdeed or None,

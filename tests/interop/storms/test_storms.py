@@ -20,6 +20,7 @@ from _pytest.mark import ParameterSet
 from spark_kafkalite.processes.cluster import BrokerProcess
 from tests.conftest import fetch_or_skip
 from tests.interop.storms.faulty_coordinator import BUGS, command_prefix
+from tests.interop.storms.member import MAX_POLL_INTERVAL_MS
 from tests.interop.storms.storm import BROKER_SETTINGS, JAVA, Plan, Storm
 from tests.lab import apache_kafka as apache_kafka_part
 from tests.lab import jars
@@ -105,8 +106,8 @@ def test_members_of_all_kinds(java: None, tmp_path: Path, assignor: str) -> None
 
 
 def test_static_members_that_come_back_disturb_nobody(tmp_path: Path) -> None:
-    # All successors have to be there before a session ends, also on a busy host.
-    plan = Plan(SEED, PYTHON_KINDS, 4, 0, session_ms=20_000)
+    # All successors have to be there before a session ends. librdkafka takes no longer one than its poll interval.
+    plan = Plan(SEED, PYTHON_KINDS, 4, 0, session_ms=MAX_POLL_INTERVAL_MS)
     with (
         BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
         Storm(broker.bootstrap, tmp_path / "storm", plan) as storm,
