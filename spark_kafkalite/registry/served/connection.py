@@ -6,8 +6,8 @@ connection's watches, come back through the server's outbox in the order of the 
 Bounds, so that the cost of each client is limited:
 
 - a frame has at most MAX_FRAME_BYTES, the first one (before there is a session) MAX_HELLO_BYTES;
-- what arrives waits in a buffer until the server's loop has a slice for it (``advance_work``); with more than
-  MAX_UNTAKEN_BYTES of that nothing more is read;
+- what arrives waits in a buffer until the server's loop has a slice for it (``advance_work``), a few frames of each
+  connection in turn; with more than MAX_UNTAKEN_BYTES of that nothing more is read;
 - MAX_IN_FLIGHT requests, or MAX_IN_FLIGHT_BYTES of them with REQUEST_OVERHEAD_BYTES each, may be unanswered: then
   nothing more is read;
 - MAX_HELD_BYTES of answers may wait for a slow reader (or the server's share, if that is used up): later requests are
@@ -55,6 +55,8 @@ STALLED_S: Final = 5.0
 _WORD_BYTES: Final = 4
 # With more than this unsent, nothing more is taken until all of it has left.
 _MAX_UNSENT_TO_TAKE_BYTES: Final = 256 * 1024
+# Frames of one connection that are taken before those of others.
+_TAKEN_IN_A_TURN: Final = 32
 # Postponed requests that are tried again together: few of them, as most are postponed again.
 _AGAIN_AT_ONCE: Final = 32
 
@@ -202,8 +204,7 @@ class TreeConnection:
         return 0 if self.dropped else self.buffered_bytes
 
     def overdue(self, now_s: float) -> bool:
-        """Whether there should be a session, or an end, by now. A hello that is here and waits for its turn is late by
-        the server's fault."""
+        """Whether there should be a session, or an end, by now."""
         is_silent = self.session is None and not self.opening and not self.in_turn
         return (self._ending or is_silent) and now_s > self.began_s + HELLO_S
 
@@ -216,8 +217,13 @@ class TreeConnection:
 
     @property
     def waits_for_registry(self) -> bool:
-        """Whether it is the registry's turn: a client that waits for that is not silent."""
+        """Whether the registry has not answered what was handed to it."""
         return self.in_flight > len(self.postponed) + len(self._returned)
+
+    @property
+    def waits_for_server(self) -> bool:
+        """Whether something that the client sent waits for its turn, or for the registry: the client is not silent."""
+        return self.in_turn or self.waits_for_registry
 
     # The channel ------------------------------------------------------------------------------------------------------
 
@@ -278,13 +284,19 @@ class TreeConnection:
     # In ---------------------------------------------------------------------------------------------------------------
 
     def advance_work(self) -> Work[None]:
-        """Take the frames that have arrived, as far as the bounds allow."""
+        """Take some of the frames that have arrived, as far as the bounds allow. The others have their turn behind other
+        connections: a client that sends without end does not keep them waiting."""
         self.in_turn = False
+        taken = 0
         try:
             while not (self.closed or self._ending) and self._may_take():
+                if taken == _TAKEN_IN_A_TURN:
+                    self._server.advance_soon(self)
+                    break
                 frame = self._next_frame()
                 if frame is None:
                     break
+                taken += 1
                 self._server.take(self, frame)
                 self._count()
                 yield None

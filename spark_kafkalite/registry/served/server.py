@@ -201,7 +201,7 @@ class TreeServer:
             now_s = time.monotonic()
             for session in self._sessions.tick(now_s)[:_EXPIRED_AT_ONCE]:
                 connection: TreeConnection | None = session.connection
-                if connection is not None and connection.waits_for_registry:
+                if connection is not None and connection.waits_for_server:
                     session.touch(now_s)
                 else:
                     self._expire(session)

@@ -51,11 +51,38 @@ def test_a_hello_that_waits_for_its_turn_is_not_overdue(hello: bytes) -> None:
             assert connection.overdue(late_s) and not connection.overdue(late_s - 2)
             theirs.sendall(hello)
             await asyncio.wait_for(server.waiting.wait(), PATIENCE_S)
-            assert not connection.overdue(late_s)
+            assert connection.waits_for_server and not connection.overdue(late_s)
             for _ in connection.advance_work():
                 pass
+            assert not connection.waits_for_server
             # A client that sends half of its hello is silent.
             assert connection.overdue(late_s) == (not server.frames) == (hello != framed(b"hello"))
+            connection.close("the test ends")
+
+    asyncio.run(run())
+
+
+def test_a_client_that_sends_without_end_leaves_others_their_turn() -> None:
+    async def run() -> None:
+        server: Any = BusyServer()
+        server.take = lambda _, frame: server.frames.append(frame)
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listening,
+            socket.create_connection(listening.getsockname()) as theirs,
+        ):
+            mine, _ = listening.accept()
+            connection = TreeConnection(server, PlainChannel(mine), "127.0.0.1:1")
+            sent = [b"%d" % number for number in range(100)]
+            theirs.sendall(b"".join(map(framed, sent)))
+            await asyncio.wait_for(server.waiting.wait(), PATIENCE_S)
+            turns = 0
+            while connection.in_turn:
+                before = len(server.frames)
+                for _ in connection.advance_work():
+                    pass
+                assert len(server.frames) - before <= 32
+                turns += 1
+            assert server.frames == sent and turns == 4
             connection.close("the test ends")
 
     asyncio.run(run())
