@@ -284,8 +284,8 @@ class TreeConnection:
     # In ---------------------------------------------------------------------------------------------------------------
 
     def advance_work(self) -> Work[None]:
-        """Take some of the frames that have arrived, as far as the bounds allow. The others have their turn behind other
-        connections: a client that sends without end does not keep them waiting."""
+        """Take some of the frames that have arrived, as far as the bounds allow. The rest have their turn behind other
+        connections: a client that sends without end does not keep those waiting."""
         self.in_turn = False
         taken = 0
         try:
