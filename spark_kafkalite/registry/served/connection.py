@@ -287,19 +287,15 @@ class TreeConnection:
         """Take some of the frames that have arrived, as far as the bounds allow. The rest have their turn behind other
         connections: a client that sends without end does not keep those waiting."""
         self.in_turn = False
-        taken = 0
         try:
-            while not (self.closed or self._ending) and self._may_take():
-                if taken == _TAKEN_IN_A_TURN:
-                    self._server.advance_soon(self)
+            for _ in range(_TAKEN_IN_A_TURN):
+                if self.closed or self._ending or not self._may_take() or (frame := self._next_frame()) is None:
                     break
-                frame = self._next_frame()
-                if frame is None:
-                    break
-                taken += 1
                 self._server.take(self, frame)
                 self._count()
                 yield None
+            else:
+                self._server.advance_soon(self)
         except FrameError as error:
             self.close(str(error))
             return
