@@ -72,7 +72,7 @@ def kafka_directories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
     with apache_kafka.ApacheKafka(base / "node") as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         config = {"segment.bytes": str(1 << 20), "index.interval.bytes": "1000", "internal.segment.bytes": "20000"}
-        # Its records are of long ago.
+        # The records have times of 2023: Apache Kafka's retention would delete them.
         config["retention.ms"] = "-1"
         admin.create_topics([NewTopic(KEY.topic, 1, 1, config=config)])[KEY.topic].result(PATIENCE_S)
         for number, codec in enumerate(CODECS):

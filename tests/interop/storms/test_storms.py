@@ -106,7 +106,7 @@ def test_members_of_all_kinds(java: None, tmp_path: Path, assignor: str) -> None
 
 
 def test_static_members_that_come_back_disturb_nobody(tmp_path: Path) -> None:
-    # All successors have to be there before a session ends. librdkafka takes no longer one than its poll interval.
+    # All successors have to be there before a session ends. librdkafka refuses one longer than the poll interval.
     plan = Plan(SEED, PYTHON_KINDS, 4, 0, session_ms=MAX_POLL_INTERVAL_MS)
     with (
         BrokerProcess(tmp_path / "data", overrides=BROKER_SETTINGS) as broker,
