@@ -36,6 +36,8 @@ def is_leader(server: ZooKeeperServer) -> bool:
 
 def broker_epochs(store: Store) -> dict[int, int]:
     """Return the creation zxids of the brokers' registrations."""
+    # The server that answers may be behind the one that took a registration.
+    store.sync().result(PATIENCE_S)
     found = {number: store.exists(znodes.broker_path(number)).result(PATIENCE_S) for number in (1, 2, 3)}
     return {number: stat.czxid for number, stat in found.items() if stat is not None}
 
