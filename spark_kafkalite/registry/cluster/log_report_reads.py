@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_kafkalite.model import BrokerId, TopicPartition
@@ -34,6 +34,21 @@ _LOG: Final = logging.getLogger(__name__)
 # Nodes that are asked for at a time.
 _READ_AT_ONCE: Final = 20
 _LOGS_AT_ONCE: Final = 100
+# Of a node whose logs are not all in place: a reading has to take it again.
+_NOT_PLACED: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _TakenNode:
+    """What a node says (None: it cannot be read, or is gone) and when that was written.
+
+    ``replaced`` are its earlier texts, while some of their logs may still be among those by partition: a reading that
+    is cancelled leaves the logs of two versions there.
+    """
+
+    report: ReportNode | None
+    mzxid: int
+    replaced: tuple[ReportNode, ...] = ()
 
 
 class LogReportReads:
@@ -47,8 +62,7 @@ class LogReportReads:
         self._loop = asyncio.get_running_loop()
         self._reading = asyncio.Lock()
         self._list_is_known = False
-        # Of each node: what it says (None: it cannot be read), and when that was written.
-        self._nodes: dict[str, tuple[ReportNode | None, int]] = {}
+        self._nodes: dict[str, _TakenNode] = {}
         self._stale: set[str] = set()
         self._by_partition: dict[TopicPartition, dict[BrokerId, ReportNode]] = {}
         store.add_session_listener(self._session_changed)
@@ -91,13 +105,13 @@ class LogReportReads:
         self._list_is_known = True
         try:
             names = await self._names()
+            listed = {name for name in names if broker_of_report(name) is not None}
+            self._stale.update(listed - self._nodes.keys())
+            for name in self._nodes.keys() - listed:
+                await self._take(name, None)
         except BaseException:
             self._list_is_known = False
             raise
-        listed = {name for name in names if broker_of_report(name) is not None}
-        self._stale.update(listed - self._nodes.keys())
-        for name in self._nodes.keys() - listed:
-            await self._take(name, None)
 
     async def _names(self) -> list[str]:
         while True:
@@ -115,39 +129,48 @@ class LogReportReads:
             return None
 
     async def _take(self, name: str, found: tuple[bytes, Stat] | None) -> None:
-        known, zxid = self._nodes.get(name, (None, -1))
-        if found is None:
-            self._nodes.pop(name, None)
-            node = None
-        else:
+        known = self._nodes.get(name)
+        report, mzxid = None, _NOT_PLACED
+        if found is not None:
             data, stat = found
-            if stat.mzxid == zxid:
+            mzxid = stat.mzxid
+            if known is not None and known.mzxid == mzxid:
                 return
             try:
-                node = replace(await self._slices.run(decode_node(name, data)), version=stat.version)
+                report = replace(await self._slices.run(decode_node(name, data)), version=stat.version)
             except MalformedNode as malformed:
                 _LOG.error("what a broker has reported of its logs does not count: %s", malformed)
-                node = None
-            self._nodes[name] = node, stat.mzxid
-        await self._slices.run(self._replace(known, node))
+        replaced: tuple[ReportNode, ...] = ()
+        if known is not None:
+            replaced = known.replaced if known.report is None else (*known.replaced, known.report)
+        self._nodes[name] = _TakenNode(report, _NOT_PLACED, replaced)
+        await self._slices.run(self._place(report, replaced))
+        if found is None:
+            del self._nodes[name]
+        else:
+            self._nodes[name] = _TakenNode(report, mzxid)
 
-    def _replace(self, old: ReportNode | None, new: ReportNode | None) -> Work[None]:
+    def _place(self, report: ReportNode | None, replaced: tuple[ReportNode, ...]) -> Work[None]:
+        """Put a node's logs among those by partition, and take away what earlier texts of it have there.
+
+        What is in both versions is there at each moment.
+        """
         index = 0
-        for key in () if old is None else old.logs:
-            assert old is not None
-            found = self._by_partition.get(key)
-            # Another node of the broker may have it by now.
-            if found is not None and found.get(old.broker_id) is old:
-                del found[old.broker_id]
-                if not found:
-                    del self._by_partition[key]
-            if (index := index + 1) % _LOGS_AT_ONCE == 0:
-                yield None
-        for key in () if new is None else new.logs:
-            assert new is not None
-            self._by_partition.setdefault(key, {})[new.broker_id] = new
-            if (index := index + 1) % _LOGS_AT_ONCE == 0:
-                yield None
+        if report is not None:
+            for key in report.logs:
+                self._by_partition.setdefault(key, {})[report.broker_id] = report
+                if (index := index + 1) % _LOGS_AT_ONCE == 0:
+                    yield None
+        for old in replaced:
+            for key in old.logs:
+                found = self._by_partition.get(key)
+                # This text, or another node of the broker, may have it by now.
+                if found is not None and found.get(old.broker_id) is old:
+                    del found[old.broker_id]
+                    if not found:
+                        del self._by_partition[key]
+                if (index := index + 1) % _LOGS_AT_ONCE == 0:
+                    yield None
 
     # In the store's thread ------------------------------------------------------------------------------------------
 
