@@ -37,6 +37,7 @@ from spark_kafkalite.slices import Work
 
 # How long the registry may take; where it is away the reports are left out.
 _READ_WITHIN_S: Final = 2.0
+_UNREAD: Final = "what the replicas' logs have is not known: the registry does not answer this broker"
 
 
 def is_leaderless(state: PartitionState, cluster: ClusterState) -> bool:
@@ -80,10 +81,15 @@ def why_leaderless(
     lost by that."""
     live = cluster.brokers
     logs: Logs = {} if reads is None else reads.counted(key, state, live)
+    losses = {str(each): told_losses(state, live, logs, each) for each in by_likely_loss(state, live)}
     if state.unreadable or state.epochs_are_used_up:
         path = state_path(*key)
         reason = f"registry node {path} cannot be read" if state.unreadable else f"{path} has the last leader epoch"
         remedy = f"write what registry node {path} should hold, or delete the topic"
+    elif reads is None:
+        # That no replica has reported would be false, and no leader is elected while the registry is away.
+        reason, remedy = _UNREAD, "look again when the registry answers"
+        losses = {each: [_UNREAD] for each in losses}
     else:
         kept = why_not_recovered(state, live, logs) if recovers else "unclean.recovery.strategy is None"
         reason = "; ".join((*told_reasons(state, live, logs), *([f"no log leads by itself: {kept}"] if kept else ())))
@@ -94,7 +100,7 @@ def why_leaderless(
             "remedy": remedy,
             "leaderEpoch": state.leader_epoch,
             "best": best_log(state, live, logs),
-            "losses": {str(each): told_losses(state, live, logs, each) for each in by_likely_loss(state, live)},
+            "losses": losses,
             "replicas": [_replica(each, cluster, logs) for each in state.replicas],
         },
         separators=(",", ":"),
