@@ -40,7 +40,7 @@ _NOT_PLACED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class _TakenNode:
-    """What a node says (None: it cannot be read, or is gone) and when that was written.
+    """What a node has (None: it cannot be read, or is gone) and when that was written.
 
     ``replaced`` are its earlier texts, while some of their logs may still be among those by partition: a reading that
     is cancelled leaves the logs of two versions there.
@@ -153,7 +153,7 @@ class LogReportReads:
     def _place(self, report: ReportNode | None, replaced: tuple[ReportNode, ...]) -> Work[None]:
         """Put a node's logs among those by partition, and take away what earlier texts of it have there.
 
-        What is in both versions is there at each moment.
+        A log of both versions can be read at each moment.
         """
         index = 0
         if report is not None:
