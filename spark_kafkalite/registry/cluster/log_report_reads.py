@@ -192,6 +192,7 @@ class LogReportReads:
     def _has_changed(self, name: str | None) -> None:
         if name is None:
             self._list_is_known = False
-        elif name in self._nodes:
+        else:
+            # Also one that is being read for the first time, and so is not among the nodes yet.
             self._stale.add(name)
         self._on_change()

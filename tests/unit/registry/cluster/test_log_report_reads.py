@@ -1,19 +1,22 @@
-"""What brokers report of their logs, as a session reads it: a reader that gives up in the middle takes nothing away."""
+"""What brokers report of their logs, as a session reads it: no version is missed, and a reader that gives up in the
+middle takes nothing away."""
 
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from pathlib import Path
 
 from spark_kafkalite.model import BrokerEpoch, BrokerId, Incarnation, TopicPartition
 from spark_kafkalite.registry.cluster.cluster_state import BrokerInfo, PartitionState
 from spark_kafkalite.registry.cluster.log_report_reads import LogReportReads
 from spark_kafkalite.registry.report_nodes import LogReport, encode_log, encode_node, report_path
-from spark_kafkalite.registry.store import answer
+from spark_kafkalite.registry.store import Stat, Watcher, answer
 from spark_kafkalite.registry.tree.embedded import EmbeddedRegistry
 from spark_kafkalite.registry.tree.embedded_store import EmbeddedStore
 from spark_kafkalite.registry.znodes import LOG_REPORTS
 from spark_kafkalite.slices import SLICE_S, Slices
+from tests.patience import PATIENCE_S
 from tests.unit.registry.virtual_time import follow, run
 from tests.unit.slice_clock import SliceClock
 
@@ -22,7 +25,7 @@ INCARNATION = Incarnation(77)
 LIVE = {BROKER: BrokerInfo(BROKER, "h", 1, None, BrokerEpoch(1), incarnation=INCARNATION)}
 STATE = PartitionState((BROKER,), version=7, created_zxid=50)
 # More than one slice puts in place.
-PARTITIONS = 350
+PARTITIONS = 250
 
 
 def encoded(partitions: range, end_offset: int) -> bytes:
@@ -98,3 +101,38 @@ def test_what_a_cancelled_reading_has_not_put_in_place_the_next_one_does(tmp_pat
             assert readings > PARTITIONS // 50
 
     run(all_work())
+
+
+class ChangingStore(EmbeddedStore):
+    """A session in which a node changes when it has been read once, before the reader has its first version."""
+
+    def __init__(self, registry: EmbeddedRegistry, path: str, data: bytes) -> None:
+        super().__init__(registry)
+        self._change: tuple[str, bytes] | None = (path, data)
+
+    def get(self, path: str, watch: Watcher | None = None) -> Future[tuple[bytes, Stat]]:
+        found = super().get(path, watch)
+        if self._change is not None and self._change[0] == path:
+            changed, self._change = self.set(*self._change), None
+            changed.result(PATIENCE_S)
+        return found
+
+
+def test_a_node_that_changes_while_it_is_read_for_the_first_time_is_read_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        with EmbeddedRegistry(tmp_path) as registry:
+            follow(registry)
+            path, partition = report_path(BROKER, 0), range(1)
+            store = ChangingStore(registry, path, encoded(partition, 6))
+            await answer(store.create(LOG_REPORTS, make_parents=True))
+            await answer(store.create(path, encoded(partition, 5), ephemeral=True))
+            changes: list[None] = []
+            reads = LogReportReads(
+                store, Slices(asyncio.get_running_loop(), SliceClock()), lambda: changes.append(None)
+            )
+            await reads.read()
+            assert changes
+            await reads.read()
+            assert ends(reads) == {0: 6}
+
+    run(work())
