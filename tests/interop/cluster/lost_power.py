@@ -9,6 +9,8 @@ from typing import Final
 from spark_kafkalite import Admin, Producer
 from spark_kafkalite.client.admin.admin import NewTopic
 from spark_kafkalite.processes.kafkalite_cluster import KafkaliteCluster
+from spark_kafkalite.registry.znodes import BROKER_IDS
+from spark_kafkalite.registry.zookeeper import open_zookeeper
 from tests.patience import PATIENCE_S, wait_until
 
 _RUN_FILE: Final = "kafkalite-run"
@@ -47,9 +49,18 @@ def whole_batches_bytes(path: Path) -> int:
 
 
 def lose_all_power(cluster: KafkaliteCluster, kept_bytes: Mapping[Path, int]) -> None:
-    """Kill all brokers; logs lose what is behind ``kept_bytes``, and the next starts are after their machines'."""
+    """Kill all brokers; logs lose what is behind ``kept_bytes``, and the next starts are after their machines'.
+
+    Returns when the registry has ended all their sessions. A broker that came back before would find others registered
+    that have gone, too: one of them would be elected, and the broker itself would leave the ISR.
+    """
     for number in cluster.brokers:
         cluster.kill(number)
+    store = open_zookeeper(cluster.registry.connect)
+    try:
+        wait_until(lambda: store.children(BROKER_IDS).result(PATIENCE_S) == [], "all brokers' sessions to end")
+    finally:
+        store.close()
     for path, size in kept_bytes.items():
         with path.open("r+b") as file:
             file.truncate(size)
