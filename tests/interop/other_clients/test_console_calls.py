@@ -54,7 +54,9 @@ def properties_of(console: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("plain") / "data") as running:
+    # The program writes records of 2023, which retention would take.
+    overrides = {"log.initial.task.delay.ms": 86_400_000}
+    with BrokerProcess(tmp_path_factory.mktemp("plain") / "data", overrides=overrides) as running:
         yield running
 
 
