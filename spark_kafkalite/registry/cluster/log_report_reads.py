@@ -34,20 +34,19 @@ _LOG: Final = logging.getLogger(__name__)
 # Nodes that are asked for at a time.
 _READ_AT_ONCE: Final = 20
 _LOGS_AT_ONCE: Final = 100
-# Of a node whose logs are not all in place: a reading has to take it again.
-_NOT_PLACED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class _TakenNode:
-    """What a node has (None: it cannot be read, or is gone) and when that was written.
+    """What a node has (None: it cannot be read, or is gone) and when that was written (-1: it is gone).
 
-    ``replaced`` are its earlier texts, while some of their logs may still be among those by partition: a reading that
-    is cancelled leaves the logs of two versions there.
+    A reading that is cancelled may leave some logs of the node's earlier texts, which are ``replaced``, among those by
+    partition. Then it ``is_placed`` by a later reading.
     """
 
     report: ReportNode | None
     mzxid: int
+    is_placed: bool = True
     replaced: tuple[ReportNode, ...] = ()
 
 
@@ -129,26 +128,26 @@ class LogReportReads:
             return None
 
     async def _take(self, name: str, found: tuple[bytes, Stat] | None) -> None:
-        known = self._nodes.get(name)
-        report, mzxid = None, _NOT_PLACED
-        if found is not None:
-            data, stat = found
-            mzxid = stat.mzxid
-            if known is not None and known.mzxid == mzxid:
-                return
-            try:
-                report = replace(await self._slices.run(decode_node(name, data)), version=stat.version)
-            except MalformedNode as malformed:
-                _LOG.error("what a broker has reported of its logs does not count: %s", malformed)
-        replaced: tuple[ReportNode, ...] = ()
-        if known is not None:
+        known = self._nodes.get(name, _TakenNode(None, -1))
+        mzxid = -1 if found is None else found[1].mzxid
+        taken = known
+        if known.mzxid != mzxid:
+            report = None if found is None else await self._decoded(name, *found)
             replaced = known.replaced if known.report is None else (*known.replaced, known.report)
-        self._nodes[name] = _TakenNode(report, _NOT_PLACED, replaced)
-        await self._slices.run(self._place(report, replaced))
+            taken = _TakenNode(report, mzxid, is_placed=False, replaced=replaced)
+            self._nodes[name] = taken
+        if not taken.is_placed:
+            await self._slices.run(self._place(taken.report, taken.replaced))
+            self._nodes[name] = _TakenNode(taken.report, mzxid)
         if found is None:
-            del self._nodes[name]
-        else:
-            self._nodes[name] = _TakenNode(report, mzxid)
+            self._nodes.pop(name, None)
+
+    async def _decoded(self, name: str, data: bytes, stat: Stat) -> ReportNode | None:
+        try:
+            return replace(await self._slices.run(decode_node(name, data)), version=stat.version)
+        except MalformedNode as malformed:
+            _LOG.error("what a broker has reported of its logs does not count: %s", malformed)
+            return None
 
     def _place(self, report: ReportNode | None, replaced: tuple[ReportNode, ...]) -> Work[None]:
         """Put a node's logs among those by partition, and take away what earlier texts of it have there.
