@@ -174,8 +174,9 @@ def command(
                 shown = advance if not sys.stdout.isatty() else lambda _: None
                 for records in _polled(consumer, ends, max_messages, timeout_ms):
                     sys.stdout.buffer.write(b"".join(map(format_record, records)))
-                    sys.stdout.buffer.flush()
+                    # Before a reader has them: it may end this command by a signal then.
                     count += len(records)
+                    sys.stdout.buffer.flush()
                     shown(len(records))
         except KeyboardInterrupt:
             pass
