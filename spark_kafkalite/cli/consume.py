@@ -218,8 +218,8 @@ def _consume_in_group(
         def show(records: list[Record]) -> None:
             nonlocal count
             sys.stdout.buffer.write(b"".join(map(format_record, records)))
-            sys.stdout.buffer.flush()
             count += len(records)
+            sys.stdout.buffer.flush()
             shown(len(records))
 
         try:
