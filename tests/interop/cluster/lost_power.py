@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -56,11 +57,8 @@ def lose_all_power(cluster: KafkaliteCluster, kept_bytes: Mapping[Path, int]) ->
     """
     for number in cluster.brokers:
         cluster.kill(number)
-    store = open_zookeeper(cluster.registry.connect)
-    try:
+    with closing(open_zookeeper(cluster.registry.connect)) as store:
         wait_until(lambda: store.children(BROKER_IDS).result(PATIENCE_S) == [], "all brokers' sessions to end")
-    finally:
-        store.close()
     for path, size in kept_bytes.items():
         with path.open("r+b") as file:
             file.truncate(size)
