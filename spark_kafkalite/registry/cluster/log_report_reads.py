@@ -40,8 +40,8 @@ _LOGS_AT_ONCE: Final = 100
 class _TakenNode:
     """What a node has (None: it cannot be read, or is gone) and when that was written (-1: it is gone).
 
-    A reading that is cancelled may leave some logs of the node's earlier texts, which are ``replaced``, among those by
-    partition. Then it ``is_placed`` by a later reading.
+    ``is_placed``: its logs are among those by partition, and none of an earlier version is. A reading that is cancelled
+    may leave some of both there. Until another one has placed the node, ``replaced`` has the earlier versions.
     """
 
     report: ReportNode | None
@@ -150,7 +150,7 @@ class LogReportReads:
             return None
 
     def _place(self, report: ReportNode | None, replaced: tuple[ReportNode, ...]) -> Work[None]:
-        """Put a node's logs among those by partition, and take away what earlier texts of it have there.
+        """Put a node's logs among those by partition, and take away what its earlier versions have there.
 
         A log of both versions can be read at each moment.
         """
@@ -163,7 +163,7 @@ class LogReportReads:
         for old in replaced:
             for key in old.logs:
                 found = self._by_partition.get(key)
-                # This text, or another node of the broker, may have it by now.
+                # This version, or another node of the broker, may have it by now.
                 if found is not None and found.get(old.broker_id) is old:
                     del found[old.broker_id]
                     if not found:

@@ -75,7 +75,7 @@ def test_what_a_cancelled_reading_has_not_put_in_place_the_next_one_does(tmp_pat
         await reads.read()
         assert ends(reads) == dict.fromkeys(old, 5), readings
         await answer(store.set(path, encoded(new, 6)))
-        # However often that is cancelled, no more texts are kept.
+        # However often that is cancelled, no more versions are kept.
         for _ in range(3):
             was_read &= await read_for(reads, clock, readings)
             assert len(reads._nodes[path.rpartition("/")[2]].replaced) <= 1
