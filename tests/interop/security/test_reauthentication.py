@@ -1,14 +1,15 @@
 """Sessions that end every two seconds: our clients authenticate again under full load, and nobody notices.
 
 A broker closes a connection whose requests it reads after the session's end, so on a machine that is busy with other
-things a few have to be opened again. The soak runs for a minute with each mechanism, and expects none: give it a quiet
-machine.
+things a few have to be opened again, and the clients warn of that. The soak runs for a minute with each mechanism, and
+expects none: give it a quiet machine.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections import Counter
 
 import pytest
@@ -30,6 +31,9 @@ from tests.seeds import SOAK
 pytestmark = [pytest.mark.kafka]
 
 SESSIONS = 30 if SOAK else 5
+
+# What a client says of a connection that the broker has closed.
+_LOST = re.compile("closed the connection|Connection reset|Broken pipe")
 
 
 @pytest.mark.parametrize("mechanism", [PLAIN, SCRAM_256, OAUTHBEARER] if SOAK else [SCRAM_256])
@@ -62,11 +66,9 @@ def test_load_over_many_sessions(
                 break
     finally:
         load.finish()
-    # A connection may have been opened since the last look.
-    later |= connections_to(settings["bootstrap.servers"])
-    new = later - first
-    assert not (SOAK and new), f"{len(new)} connections beside the {len(first)} first ones"
     # Only what these clients say: the process has others', of tests before.
     said = [record.getMessage() for record in caplog.records if record.name.startswith("spark_kafkalite.client")]
-    assert new or said == []
+    if SOAK:
+        assert said == [] and later <= first, f"{len(later - first)} connections beside the {len(first)} first ones"
+    assert [text for text in said if not _LOST.search(text)] == []
     print(f"{load.sent * 4:,} records, {load.answers} answers, {len(first)} connections")
