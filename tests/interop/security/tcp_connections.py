@@ -1,21 +1,18 @@
-"""Which TCP connections there were to a port of this machine, also those that have ended within the last minute."""
+"""Which TCP connections there are to a port of this machine."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+_ESTABLISHED = "01"
+
 
 def connections_to(address: str) -> set[int]:
-    """Return the clients' ports of all connections to ``address`` (host:port) that the kernel still knows.
-
-    It knows one that was closed in good order for a minute more (TIME_WAIT), on the side that closed it.
-    """
+    """Return the clients' ports of all open connections to ``address`` (host:port)."""
     server_port = int(address.rpartition(":")[2])
     found = set()
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
-        local, remote = (int(end.rpartition(":")[2], 16) for end in line.split()[1:3])
-        if remote == server_port:
-            found.add(local)
-        elif local == server_port and remote:
-            found.add(remote)
+        local, remote, state = line.split()[1:4]
+        if state == _ESTABLISHED and int(remote.rpartition(":")[2], 16) == server_port:
+            found.add(int(local.rpartition(":")[2], 16))
     return found

@@ -7,13 +7,15 @@ expects none: give it a quiet machine.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
 from collections import Counter
+from functools import partial
 
 import pytest
 
+from spark_kafkalite.client.network.connection import BrokerConnection
+from spark_kafkalite.client.network.retry import Deadline
 from tests.interop.security.numbered_load import NumberedLoad
 from tests.interop.security.round_trip import new_name
 from tests.interop.security.tcp_connections import connections_to
@@ -30,7 +32,10 @@ from tests.seeds import SOAK
 
 pytestmark = [pytest.mark.kafka]
 
-SESSIONS = 30 if SOAK else 4
+# How often connections authenticate again, and how many of them at least: the producer's, the consumer's, the
+# administrator's.
+TIMES = 30 if SOAK else 3
+CONNECTIONS = 3
 
 # What a client says of a connection that the broker has closed.
 _LOST = re.compile("closed the connection|Connection reset|Broken pipe")
@@ -47,25 +52,29 @@ def test_load_over_many_sessions(
         monkeypatch.setenv("KAFKALITE_OAUTHBEARER_ALLOWED_URLS", secure_kafka.tokens.url)
         settings["sasl.oauthbearer.token.endpoint.url"] = secure_kafka.tokens.url
         settings["sasl.jaas.config"] = jaas(OAUTHBEARER, clientId="client", clientSecret="secret")
+    renewed: Counter[BrokerConnection] = Counter()
+    renew = BrokerConnection.renew
+
+    def count(connection: BrokerConnection, deadline: Deadline) -> None:
+        renew(connection, deadline)
+        renewed[connection] += 1
+
+    monkeypatch.setattr(BrokerConnection, "renew", count)
+
+    def all_renewed(times: int) -> bool:
+        return sum(each >= times for each in renewed.copy().values()) >= CONNECTIONS
+
     load = NumberedLoad(settings, new_name())
     load.start()
     caplog.clear()
-    # A client opens its last connection some moments after its first work.
-    load.run_for(SESSION_MS / 1000)
-    first = connections_to(settings["bootstrap.servers"])
-    later: set[int] = set()
-    # For how many looks in a row, a session or more apart, each connection has been there.
-    looks: Counter[int] = Counter(first)
     try:
-        # The kernel knows a closed connection for a minute only.
-        for session in itertools.count(1):
-            load.run_for(SESSION_MS / 1000)
-            now = connections_to(settings["bootstrap.servers"])
-            later |= now
-            looks = Counter({each: looks[each] + 1 for each in now})
-            # Without authentication each would end with its session.
-            if session >= SESSIONS and (SOAK or max(looks.values(), default=0) >= 4):
-                break
+        # A client opens its last connection some moments after its first work.
+        load.run_for(SESSION_MS / 1000)
+        first = connections_to(settings["bootstrap.servers"])
+        later: set[int] = set()
+        for times in range(1, TIMES + 1):
+            load.wait_until(partial(all_renewed, times))
+            later |= connections_to(settings["bootstrap.servers"])
     finally:
         load.finish()
     # Only what these clients say: the process has others', of tests before.
