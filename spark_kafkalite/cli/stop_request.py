@@ -23,7 +23,9 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.came = False
-        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._reader, self._writer = os.pipe()
+        # The interpreter asks for that, and a handler must not wait for room.
+        os.set_blocking(self._writer, False)
 
     def set(self) -> None:
         """Ask this process to stop. May be called again."""
